@@ -1,0 +1,101 @@
+"""Settings of the estimator."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Preset = Literal["published", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KTAEConfig:
+    r"""Settings of :func:`ktae.compute_ktae_advantage`, validated on construction.
+
+    Two presets exist because the paper and the code that produced its results differ. They set the default of `scale`,
+    the p-value behind the Fisher score and the way Fisher score :math:`F` and information gain :math:`IG` are combined:
+
+    ==============  =================================================  ==============================================
+    preset          `published` (the default)                          `paper` (as printed)
+    ==============  =================================================  ==============================================
+    p-value         two-sided Fisher's exact test                      probability of the observed table (eq. 2)
+    strength        :math:`(h_1 F + h_2 IG) / (h_1 + h_2)`             :math:`h_1 F + h_2 IG` (eq. 9)
+    scale           1: values in (-1, 1)                               1/2: sigmoid - 1/2, values in (-1/2, 1/2)
+    ==============  =================================================  ==============================================
+
+    Args:
+        preset: `published` or `paper`.
+        fisher_weight: h1 >= 0, weight of the Fisher score (`alpha` in the published scripts).
+        information_gain_weight: h2 >= 0, weight of the information gain (`beta_ig`).
+        term_frequency_weight: h3 >= 0, weight of the BM25 term-frequency contrast in the direction (`gamma_tf`).
+        scale: bound of the key-token value's magnitude (`top`); 0 leaves the rollout-level advantage alone. None:
+            the preset's. It is resolved on construction, so `dataclasses.replace` carries the resolved number over.
+        correct_threshold: a rollout is correct when its score is strictly greater. Unused when `is_correct` is given.
+        ignore_token_ids: ids whose key-token value is 0. They still count in the lengths of the rollouts.
+        norm_adv_by_std: divide the rollout-level advantage by the group's standard deviation (GRPO); False is Dr.GRPO.
+        epsilon: added to that standard deviation.
+
+    Raises:
+        ValueError: a weight, `scale` or `epsilon` is negative or not finite, fisher_weight and
+            information_gain_weight are both 0, the threshold is NaN, or the preset is unknown.
+
+    Source:
+        Sun et al., "KTAE: A Model-Free Algorithm to Key-Tokens Advantage Estimation in Mathematical Reasoning",
+        NeurIPS 2025, arXiv 2505.16826, section 3.
+
+    Example:
+        >>> KTAEConfig().scale, KTAEConfig(preset="paper").scale
+        (1.0, 0.5)
+    """
+
+    preset: Preset = "published"
+    fisher_weight: float = 1.0
+    information_gain_weight: float = 1.0
+    term_frequency_weight: float = 1.0
+    scale: float | None = None
+    correct_threshold: float = 0.0
+    ignore_token_ids: tuple[int, ...] = ()
+    norm_adv_by_std: bool = True
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.preset not in get_args(Preset):
+            raise ValueError(
+                f"preset={self.preset!r} is unknown. Known presets: {', '.join(get_args(Preset))}."
+            )
+        if self.scale is None:
+            object.__setattr__(self, "scale", 1.0 if self.preset == "published" else 0.5)
+        for name in ("fisher_weight", "information_gain_weight", "term_frequency_weight", "scale", "epsilon"):
+            _check_number(name, getattr(self, name))
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)!r}: KTAE needs a finite number >= 0.")
+        if self.fisher_weight + self.information_gain_weight == 0:
+            raise ValueError(
+                "fisher_weight and information_gain_weight are both 0, which leaves no strength to weight the "
+                "direction with. Set scale=0 to switch the key-token value off."
+            )
+        _check_number("correct_threshold", self.correct_threshold)
+        if math.isnan(self.correct_threshold):
+            raise ValueError(
+                "correct_threshold is NaN: no score is greater than it, so every rollout were incorrect."
+            )
+        if not isinstance(self.norm_adv_by_std, bool):
+            raise ValueError(
+                f"norm_adv_by_std={self.norm_adv_by_std!r}: give True (GRPO) or False (Dr.GRPO)."
+            )
+        object.__setattr__(self, "ignore_token_ids", _token_ids(self.ignore_token_ids))
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name}={value!r} ({type(value).__name__}): KTAE needs a number.")
+
+
+def _token_ids(ids: object) -> tuple[int, ...]:
+    if not isinstance(ids, (tuple, list, set, frozenset)):
+        raise ValueError(f"ignore_token_ids={ids!r}: give a tuple of token ids, also for one id: (151643,).")
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise ValueError(
+                f"ignore_token_ids contains {token_id!r} ({type(token_id).__name__}): ids are integers."
+            )
+    return tuple(ids)

@@ -1,0 +1,264 @@
+"""Key-token advantage estimation: start reading here.
+
+A batch goes through five steps: check it, group its rows, count tokens per group, score each token of each group, add
+the scores to the advantage of the rollout.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ktae.association import (
+    bm25,
+    effect_size,
+    fisher_exact_pvalue,
+    fisher_score,
+    information_gain,
+    table_probability,
+)
+from ktae.config import KTAEConfig
+from ktae.counting import Rollouts, TokenCounts, count_tokens, distinct, outcome_counts
+from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
+from ktae.validation import broadcast_rollout_advantages, check_batch, check_outcomes
+
+RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
+
+
+class KeyTokenTable(NamedTuple):
+    """Statistics of every token id of every group, one row each; tensors of P rows on the batch's device."""
+
+    index: list[Any]  # label of the group, as given
+    token_id: Tensor
+    a: Tensor  # correct rollouts that contain the token
+    b: Tensor  # incorrect rollouts that contain it
+    c: Tensor  # correct rollouts that do not
+    d: Tensor  # incorrect rollouts that do not
+    p_value: Tensor  # float64 from here on; Fisher's, or the probability of the table with preset="paper"
+    fisher_score: Tensor
+    information_gain: Tensor  # bits
+    effect_size: Tensor  # radians
+    term_frequency_correct: Tensor  # share of the tokens of all correct rollouts
+    term_frequency_incorrect: Tensor
+    saturation_correct: Tensor  # BM25
+    saturation_incorrect: Tensor
+    direction: Tensor  # > 0: speaks for correct
+    key_token_value: Tensor
+
+
+class Estimate(NamedTuple):
+    """What :func:`estimate` returns: the advantages, and what they were made of."""
+
+    advantages: Tensor  # [B, T]
+    counts: TokenCounts  # P rows: the tokens of the groups with both outcomes
+    key_token_value: Tensor  # [P] float64
+    n_correct: Tensor  # [groups] rollouts with at least one unmasked token
+    n_incorrect: Tensor  # [groups]
+
+
+def compute_ktae_advantage(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    responses: Tensor,
+    index: Any,
+    *,
+    is_correct: Any = None,
+    rollout_index: Any = None,
+    rollout_advantages: Tensor | None = None,
+    config: KTAEConfig | None = None,
+) -> tuple[Tensor, Tensor]:
+    r"""Advantage of every token: that of its rollout plus the token's key-token value in its group.
+
+    .. math:: A_{ij} = A_i + V(\mathrm{token}_{ij}), \quad V = 2\,\mathrm{scale}\,(\mathrm{sigmoid}(x) - 1/2), \quad
+              x = \frac{h_1 F + h_2 IG}{h_1 + h_2} D
+
+    F, IG and D come from the contingency table "rollout contains the token" x "rollout is correct" of the prompt's
+    group, see :class:`KeyTokenTable` and :class:`ktae.KTAEConfig`. A group whose rollouts are all correct or all
+    incorrect has V = 0. Masked positions get exactly 0.
+
+    Args:
+        token_level_rewards: [B, T], any dtype. A rollout's reward is the sum over all positions, masked ones too.
+        response_mask: [B, T] of 0 and 1. Only unmasked tokens are counted.
+        responses: [B, T] token ids, any integer dtype and range.
+        index: [B] label of each row's prompt (veRL's uid). Rows of a group may stand anywhere.
+        is_correct: [B], bool or 0/1. None: reward > config.correct_threshold.
+        rollout_index: [B] labels; rows that share one within a group are one rollout, such as an agent's session of
+            several rows. Its reward and outcome are those of its last row. None: every row is a rollout.
+        rollout_advantages: [B] or [B, T], takes the place of the GRPO advantage A_i.
+        config: settings; None is `KTAEConfig()`.
+
+    Returns:
+        `(advantages, returns)`, the same tensor twice as in veRL's outcome estimators: [B, T], float32 (float64 for
+        float64 rewards), on the device of the rewards, without a graph.
+
+    Raises:
+        ValueError: shapes, dtypes, devices, mask values or labels do not fit, or a reward is NaN or infinite. Inputs
+            are never modified.
+
+    Source:
+        KTAE paper (arXiv 2505.16826), section 3, eq. 10.
+
+    Example:
+        Two correct rollouts contain token 5, two incorrect ones do not; token 7 is everywhere.
+
+        >>> responses = torch.tensor([[5, 7], [5, 7], [6, 7], [6, 7]])
+        >>> rewards = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+        >>> advantages, _ = compute_ktae_advantage(rewards, torch.ones(4, 2), responses, ["prompt"] * 4)
+        >>> advantages[:, 1]  # token 7 tells nothing: the GRPO advantage
+        tensor([ 0.8660,  0.8660, -0.8660, -0.8660])
+        >>> advantages[:, 0]  # tokens 5 and 6 tell all
+        tensor([ 1.8660,  1.8660, -1.8660, -1.8660])
+    """
+    advantages = estimate(
+        token_level_rewards,
+        response_mask,
+        responses,
+        index,
+        is_correct=is_correct,
+        rollout_index=rollout_index,
+        rollout_advantages=rollout_advantages,
+        config=config,
+    ).advantages
+    return advantages, advantages
+
+
+@torch.no_grad()
+def estimate(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    responses: Tensor,
+    index: Any,
+    *,
+    is_correct: Any = None,
+    rollout_index: Any = None,
+    rollout_advantages: Tensor | None = None,
+    config: KTAEConfig | None = None,
+) -> Estimate:
+    """:func:`compute_ktae_advantage` with the statistics behind it, for metrics. Same arguments and errors."""
+    config = config or KTAEConfig()
+    mask, scores = check_batch(token_level_rewards, response_mask, responses)
+    rollouts, last_row, labels = _rollouts(mask, scores, index, is_correct, rollout_index, config)
+    n_correct, n_incorrect = outcome_counts(rollouts, len(labels))
+    warn_if_all_groups_have_one_rollout(rollouts.group)
+
+    if rollout_advantages is None:
+        rollout_advantages = group_relative_advantage(
+            scores[last_row], rollouts.group, config.norm_adv_by_std, config.epsilon
+        )[rollouts.of_row]
+    dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
+    advantages = broadcast_rollout_advantages(rollout_advantages, mask, dtype)
+
+    mixed = (n_correct > 0) & (n_incorrect > 0)
+    rows = mixed[rollouts.group][rollouts.of_row]
+    counts, position, pair = count_tokens(responses, mask, rollouts.to(mask.device), rows.to(mask.device))
+    value = score_tokens(counts, config)["key_token_value"]
+    advantages.view(-1)[position] += value.to(dtype)[pair]
+    return Estimate(advantages, counts, value, n_correct, n_incorrect)
+
+
+@torch.no_grad()
+def key_token_table(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    responses: Tensor,
+    index: Any,
+    *,
+    is_correct: Any = None,
+    rollout_index: Any = None,
+    rollout_advantages: Tensor | None = None,
+    config: KTAEConfig | None = None,
+) -> KeyTokenTable:
+    """Contingency table, statistics and key-token value of every token id of every group.
+
+    Takes the arguments of :func:`compute_ktae_advantage` and raises its errors; `rollout_advantages` does not enter
+    a key-token value. Groups with one outcome are listed too, with key-token value 0.
+
+    Returns:
+        :class:`KeyTokenTable`, one row per (group, token id) that occurs unmasked, ordered by first appearance of
+        the group, then token id.
+
+    Source:
+        KTAE paper, section 3.
+
+    Example:
+        >>> responses = torch.tensor([[5, 7], [5, 7], [6, 7], [6, 7]])
+        >>> rewards = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+        >>> table = key_token_table(rewards, torch.ones(4, 2), responses, ["prompt"] * 4)
+        >>> table.token_id, table.a, table.b
+        (tensor([5, 6, 7]), tensor([2, 0, 2]), tensor([0, 2, 2]))
+        >>> table.p_value, table.key_token_value
+        (tensor([0.3333, 0.3333, 1.0000], dtype=torch.float64), tensor([ 1., -1.,  0.], dtype=torch.float64))
+    """
+    config = config or KTAEConfig()
+    mask, scores = check_batch(token_level_rewards, response_mask, responses)
+    if rollout_advantages is not None:
+        broadcast_rollout_advantages(rollout_advantages, mask, torch.float64)
+    rollouts, _, labels = _rollouts(mask, scores, index, is_correct, rollout_index, config)
+    rows = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
+    counts, _, _ = count_tokens(responses, mask, rollouts.to(mask.device), rows)
+    return KeyTokenTable(
+        index=[labels[group] for group in counts.group.tolist()],
+        token_id=counts.token_id,
+        **score_tokens(counts, config),
+    )
+
+
+def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
+    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name."""
+    a, b, c, d = counts.a, counts.b, counts.n_correct - counts.a, counts.n_incorrect - counts.b
+    published = config.preset == "published"
+    p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
+    f, gain, h = fisher_score(p), information_gain(a, b, c, d), effect_size(a, b, c, d)
+    strength = config.fisher_weight * f + config.information_gain_weight * gain
+    if published:
+        strength /= config.fisher_weight + config.information_gain_weight
+
+    mean_length = (counts.length_correct + counts.length_incorrect) / 2
+    tf_correct, s_correct = bm25(counts.occurrences_correct, counts.length_correct, mean_length)
+    tf_incorrect, s_incorrect = bm25(counts.occurrences_incorrect, counts.length_incorrect, mean_length)
+    contrast = s_correct / (s_incorrect + RATIO_EPSILON) - s_incorrect / (s_correct + RATIO_EPSILON)
+    two_sided = (counts.n_correct > 0) & (counts.n_incorrect > 0)
+    direction = torch.where(two_sided, h + config.term_frequency_weight * contrast, 0.0)
+
+    assert config.scale is not None  # resolved by KTAEConfig
+    value = config.scale * torch.tanh(strength * direction / 2)
+    if config.ignore_token_ids:
+        ignored = torch.tensor(config.ignore_token_ids, device=value.device)
+        value = torch.where(torch.isin(counts.token_id, ignored), 0.0, value)
+    return {
+        "a": a,
+        "b": b,
+        "c": c,
+        "d": d,
+        "p_value": p,
+        "fisher_score": f,
+        "information_gain": gain,
+        "effect_size": h,
+        "term_frequency_correct": tf_correct,
+        "term_frequency_incorrect": tf_incorrect,
+        "saturation_correct": s_correct,
+        "saturation_incorrect": s_incorrect,
+        "direction": direction,
+        "key_token_value": value,
+    }
+
+
+def _rollouts(
+    mask: Tensor, scores: Tensor, index: Any, is_correct: Any, rollout_index: Any, config: KTAEConfig
+) -> tuple[Rollouts, Tensor, list[Any]]:
+    """The rollouts of the batch, the last row of each, and the label of each group; on the CPU."""
+    batch_size = len(mask)
+    row_group, labels = group_ids(index, batch_size)
+    row_correct = (
+        scores > config.correct_threshold if is_correct is None else check_outcomes(is_correct, batch_size)
+    )
+    row = torch.arange(batch_size)
+    if rollout_index is None:
+        of_row, n_rollouts = row, batch_size
+    else:
+        label, names = group_ids(rollout_index, batch_size, "rollout_index")
+        rollouts, of_row = distinct(row_group * len(names) + label)
+        n_rollouts = len(rollouts)
+    last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
+    n_tokens = row.new_zeros(n_rollouts).index_add(0, of_row, mask.sum(1).cpu())
+    return Rollouts(of_row, row_group[last_row], row_correct[last_row], n_tokens > 0), last_row, labels
