@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ktae.counting import distinct
 
-# Over all 5.7 G pairs of tables with equal margins in groups of up to 1024 rollouts, the weights of tied tables come out
-# within 4e-15 of each other and no two others within 1.03e-10, both relative; the closest is (N, correct, containing) =
-# (687, 249, 287), a = 102 and 106.
+# A search over all pairs of tables with equal margins in groups of up to 1024 rollouts (5.7e9 comparisons) found the
+# weights of tied tables within 4e-15 of each other and those of no two others within 1.03e-10, both relative. The
+# closest is (N, correct, containing) = (687, 249, 287), a = 102 and 106.
 TIE_TOLERANCE = 1e-12
 
 BM25_K1 = 2.0
@@ -220,9 +220,7 @@ def _table_weights(correct: Tensor, incorrect: Tensor, containing: Tensor) -> tu
 
     # Ratio of the weights of a and of the neighbour nearer to the mode; it is 0 just beyond the support.
     up = ((correct - a + 1) * (containing - a + 1)).double() / (a * (incorrect - containing + a)).clamp(min=1)
-    down = ((a + 1) * (incorrect - containing + a + 1)).double() / ((correct - a) * (containing - a)).clamp(
-        min=1
-    )
+    down = ((a + 1) * (incorrect - containing + a + 1)).double() / ((correct - a) * (containing - a)).clamp(min=1)
     above = torch.where(a > mode, up, 1.0).cumprod(1)
     below = torch.where(a < mode, down, 1.0).flip(1).cumprod(1).flip(1)
     return lowest, above * below * (a <= highest[:, None])
@@ -241,12 +239,8 @@ def _point_probability(weights: Tensor) -> Tensor:
 
 
 def _cells(*cells: Tensor) -> tuple[Tensor, ...]:
-    if len({x.shape for x in cells}) > 1 or any(
-        x.is_floating_point() or x.dtype == torch.bool for x in cells
-    ):
-        listing = ", ".join(
-            f"{name}: {x.dtype} {list(x.shape)}" for name, x in zip("abcd", cells, strict=True)
-        )
+    if len({x.shape for x in cells}) > 1 or any(x.is_floating_point() or x.dtype == torch.bool for x in cells):
+        listing = ", ".join(f"{name}: {x.dtype} {list(x.shape)}" for name, x in zip("abcd", cells, strict=True))
         raise ValueError(f"A contingency table needs four integer tensors of one shape, got {listing}.")
     if any((x < 0).any() for x in cells):
         raise ValueError("A contingency table holds counts of rollouts: got a negative cell.")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 Preset = Literal["published", "paper"]
@@ -59,9 +60,7 @@ class KTAEConfig:
 
     def __post_init__(self) -> None:
         if self.preset not in get_args(Preset):
-            raise ValueError(
-                f"preset={self.preset!r} is unknown. Known presets: {', '.join(get_args(Preset))}."
-            )
+            raise ValueError(f"preset={self.preset!r} is unknown. Known presets: {', '.join(get_args(Preset))}.")
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 if self.preset == "published" else 0.5)
         for name in ("fisher_weight", "information_gain_weight", "term_frequency_weight", "scale", "epsilon"):
@@ -75,27 +74,17 @@ class KTAEConfig:
             )
         _check_number("correct_threshold", self.correct_threshold)
         if math.isnan(self.correct_threshold):
-            raise ValueError(
-                "correct_threshold is NaN: no score is greater than it, so every rollout were incorrect."
-            )
-        if not isinstance(self.norm_adv_by_std, bool):
-            raise ValueError(
-                f"norm_adv_by_std={self.norm_adv_by_std!r}: give True (GRPO) or False (Dr.GRPO)."
-            )
-        object.__setattr__(self, "ignore_token_ids", _token_ids(self.ignore_token_ids))
+            raise ValueError("correct_threshold is NaN: no score is greater than it, so every rollout were incorrect.")
+        if self.norm_adv_by_std not in (True, False):
+            raise ValueError(f"norm_adv_by_std={self.norm_adv_by_std!r}: give True (GRPO) or False (Dr.GRPO).")
+        if not isinstance(self.ignore_token_ids, (tuple, list, set, frozenset)):
+            raise ValueError(f"ignore_token_ids={self.ignore_token_ids!r}: give a tuple, also for one id: (151643,).")
+        for token_id in self.ignore_token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, Integral):
+                raise ValueError(f"ignore_token_ids contains {token_id!r}: token ids are integers.")
+        object.__setattr__(self, "ignore_token_ids", tuple(int(token_id) for token_id in self.ignore_token_ids))
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name}={value!r} ({type(value).__name__}): KTAE needs a number.")
-
-
-def _token_ids(ids: object) -> tuple[int, ...]:
-    if not isinstance(ids, (tuple, list, set, frozenset)):
-        raise ValueError(f"ignore_token_ids={ids!r}: give a tuple of token ids, also for one id: (151643,).")
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise ValueError(
-                f"ignore_token_ids contains {token_id!r} ({type(token_id).__name__}): ids are integers."
-            )
-    return tuple(ids)

@@ -48,7 +48,7 @@ def count_tokens(
         The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
     """
     position = (response_mask & rows[:, None]).flatten().nonzero().squeeze(1)  # [n]
-    token_id, token = distinct(responses.flatten()[position])
+    token_id, token = distinct(responses.flatten()[position].long())
     rollout = rollouts.of_row[position // max(responses.shape[1], 1)]  # [n]
     pair, pair_of = distinct(rollouts.group[rollout] * len(token_id) + token)  # [P], [n]
     group = pair // max(len(token_id), 1)
@@ -59,9 +59,7 @@ def count_tokens(
     n_groups = int(rollouts.group.max()) + 1 if len(rollouts.group) else 0
     n_correct, n_incorrect = outcome_counts(rollouts, n_groups)
     length = torch.zeros(n_groups, 2, dtype=torch.long, device=responses.device)
-    length.view(-1).index_add_(0, 2 * group, occurrences[:, 0]).index_add_(
-        0, 2 * group + 1, occurrences[:, 1]
-    )
+    length.view(-1).index_add_(0, 2 * group, occurrences[:, 0]).index_add_(0, 2 * group + 1, occurrences[:, 1])
     counts = TokenCounts(
         group=group,
         token_id=token_id[pair % max(len(token_id), 1)],
@@ -103,9 +101,7 @@ def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
     return present.nonzero().squeeze(1) + low, rank[offset]
 
 
-def _document_frequency(
-    pair_of: Tensor, rollout: Tensor, group: Tensor, rollouts: Rollouts
-) -> tuple[Tensor, Tensor]:
+def _document_frequency(pair_of: Tensor, rollout: Tensor, group: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
     """Number of correct and of incorrect rollouts that contain the token, for each (group, token) pair [P].
 
     A table with one cell per (pair, rollout of its group) marks who contains what, so that a token that a rollout

@@ -4,6 +4,7 @@ A batch goes through five steps: check it, group its rows, count tokens per grou
 the scores to the advantage of the rollout.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +26,12 @@ from ktae.validation import broadcast_rollout_advantages, check_batch, check_out
 RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
 
 
-class KeyTokenTable(NamedTuple):
-    """Statistics of every token id of every group, one row each; tensors of P rows on the batch's device."""
+@dataclass(frozen=True, kw_only=True)
+class KeyTokenTable:
+    """Statistics of every token id of every group, one row each; tensors of P rows on the batch's device.
+
+    `pandas.DataFrame(vars(table))` makes a data frame of it.
+    """
 
     index: list[Any]  # label of the group, as given
     token_id: Tensor
@@ -249,9 +254,7 @@ def _rollouts(
     """The rollouts of the batch, the last row of each, and the label of each group; on the CPU."""
     batch_size = len(mask)
     row_group, labels = group_ids(index, batch_size)
-    row_correct = (
-        scores > config.correct_threshold if is_correct is None else check_outcomes(is_correct, batch_size)
-    )
+    row_correct = scores > config.correct_threshold if is_correct is None else check_outcomes(is_correct, batch_size)
     row = torch.arange(batch_size)
     if rollout_index is None:
         of_row, n_rollouts = row, batch_size

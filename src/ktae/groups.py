@@ -92,8 +92,8 @@ def warn_if_all_groups_have_one_rollout(group: Tensor) -> None:
     """Warn when no prompt of the batch has two rollouts [R]: then nothing can be compared."""
     if len(group) and int(torch.bincount(group).max()) == 1:
         warnings.warn(
-            f"Each of the {len(group)} groups of this batch has one rollout, so every advantage is the reward itself and "
-            "every key-token value 0. Is the uid set per trajectory instead of per prompt, or the number of rollouts 1?",
+            f"Each of the {len(group)} groups of this batch has one rollout: the advantages are the rewards, the "
+            "key-token values 0. Is the uid set per trajectory instead of per prompt, or the number of rollouts 1?",
             stacklevel=4,
         )
 
@@ -102,9 +102,7 @@ def _labels(index: Any, name: str) -> list[Any]:
     if isinstance(index, (torch.Tensor, np.ndarray)) and index.ndim != 1:
         raise ValueError(f"{name} has shape {list(index.shape)}: KTAE needs one label a row, shape [B].")
     if isinstance(index, (str, bytes)) or not isinstance(index, Iterable):
-        raise ValueError(
-            f"{name} is a {type(index).__name__}: KTAE needs a list, array or tensor of B labels."
-        )
+        raise ValueError(f"{name} is a {type(index).__name__}: KTAE needs a list, array or tensor of B labels.")
     if isinstance(index, torch.Tensor):
         return index.tolist()
     # A tensor hashes by identity: left as it is, it would put every row in a group of its own.

@@ -114,9 +114,7 @@ def key_token_values(
     return values
 
 
-def group_relative_advantages(
-    scores: Sequence[float], epsilon: float = 1e-6, norm_by_std: bool = True
-) -> list[float]:
+def group_relative_advantages(scores: Sequence[float], epsilon: float = 1e-6, norm_by_std: bool = True) -> list[float]:
     """GRPO advantage of each rollout of one group, in exact fractions up to the square root."""
     if len(scores) == 1:
         return [scores[0] / (1 + epsilon) if norm_by_std else scores[0]]

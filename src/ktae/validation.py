@@ -30,9 +30,7 @@ def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) ->
             "A reward per rollout goes to one position of its row, e.g. the last token."
         )
     if len({x.device for x in batch.values()}) > 1:
-        raise ValueError(
-            f"KTAE needs its tensors on one device, got:\n{listing}\nMove them with `.to(device)`."
-        )
+        raise ValueError(f"KTAE needs its tensors on one device, got:\n{listing}\nMove them with `.to(device)`.")
     if responses.is_floating_point() or responses.is_complex() or responses.dtype == torch.bool:
         raise ValueError(
             f"`responses` holds token ids, which are integers, got {responses.dtype}. "
@@ -52,7 +50,7 @@ def check_outcomes(is_correct: Any, batch_size: int) -> Tensor:
         ) from error
     if outcomes.shape != (batch_size,):
         raise ValueError(
-            f"is_correct has shape {list(outcomes.shape)} for a batch of {batch_size} rows: KTAE needs one outcome a row."
+            f"is_correct has shape {list(outcomes.shape)} for {batch_size} rows: KTAE needs one outcome a row."
         )
     if not ((outcomes == 0) | (outcomes == 1)).all():
         bad = int(((outcomes != 0) & (outcomes != 1)).nonzero()[0])
@@ -74,7 +72,7 @@ def broadcast_rollout_advantages(rollout_advantages: Any, mask: Tensor, dtype: t
             "KTAE needs a tensor [batch] or [batch, response_length]; a [batch, 1] column needs `.squeeze(1)`."
         )
     values = rollout_advantages if rollout_advantages.ndim == 2 else rollout_advantages[:, None]
-    advantages = torch.where(mask, values.to(mask.device, dtype), 0.0)
+    advantages = torch.where(mask, values.to(mask.device, dtype), 0.0).contiguous()
     if not advantages.isfinite().all():
         row, column = (~advantages.isfinite()).nonzero()[0].tolist()
         raise ValueError(
