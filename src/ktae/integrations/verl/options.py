@@ -1,0 +1,99 @@
+"""`+algorithm.ktae.*` of a veRL run -> the estimator's settings."""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ktae.config import KTAEConfig
+
+logger = logging.getLogger(__name__)
+
+NAME = "ktae"
+
+# Names of the published training scripts.
+ALIASES = {
+    "alpha": "fisher_weight",
+    "beta_ig": "information_gain_weight",
+    "gamma_tf": "term_frequency_weight",
+    "top": "scale",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of a veRL run.
+
+    Args:
+        config: the estimator's settings.
+        correct_key: name of the reward extra that says whether a rollout is correct; None: the score does.
+    """
+
+    config: KTAEConfig
+    correct_key: str | None = None
+
+
+def parse_options(algorithm: Any) -> Options:
+    """Read the options from veRL's `config.algorithm`: a DictConfig, a dict, an AlgoConfig or None.
+
+    Raises:
+        ValueError: an unknown option, an option given under two names, or a value that KTAEConfig refuses.
+
+    Example:
+        >>> parse_options({"ktae": {"beta_ig": 2, "correct_key": "acc"}}).config.information_gain_weight
+        2
+    """
+    get = algorithm.get if algorithm is not None else {}.get
+    given = _plain(get("ktae", None))
+    settings = _rename_aliases(given)
+    correct_key = settings.pop("correct_key", None)
+    if correct_key is not None and not isinstance(correct_key, str):
+        raise ValueError(f"+algorithm.ktae.correct_key={correct_key!r}: give the name of a reward extra, such as acc.")
+    if settings.pop("bottom", None) is not None:
+        logger.warning("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
+    known = [field.name for field in fields(KTAEConfig)]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise ValueError(
+            f"Unknown option +algorithm.ktae.{unknown[0]}. Known options: {', '.join([*known, 'correct_key'])}; and "
+            f"those of the published scripts: {', '.join([*ALIASES, 'pad_token_id', 'bottom'])}."
+        )
+    settings.setdefault("norm_adv_by_std", get("norm_adv_by_std_in_grpo", True))
+    return Options(KTAEConfig(**settings), correct_key)
+
+
+def validate_with_trainer(validate_config: Callable) -> Callable:
+    """Wrap `verl.utils.config.validate_config`: a mistyped option stops the run before the first rollout."""
+
+    @functools.wraps(validate_config)
+    def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if config.algorithm.adv_estimator == NAME:
+            parse_options(config.algorithm)
+        return validate_config(config, *args, **kwargs)
+
+    return wrapper
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise ValueError(f"algorithm.ktae={options!r}: give options one by one, as +algorithm.ktae.scale=1.")
+    if type(options).__module__.startswith("omegaconf"):
+        from omegaconf import OmegaConf
+
+        options = OmegaConf.to_container(options, resolve=True)  # pyright: ignore[reportArgumentType]
+    return dict(options)  # pyright: ignore[reportArgumentType]
+
+
+def _rename_aliases(given: dict[str, Any]) -> dict[str, Any]:
+    settings = {name: value for name, value in given.items() if name not in ALIASES and name != "pad_token_id"}
+    for alias, name in ALIASES.items():
+        if alias in given:
+            if name in given:
+                raise ValueError(f"+algorithm.ktae.{alias} and +algorithm.ktae.{name} are one option: give it once.")
+            settings[name] = given[alias]
+    if given.get("pad_token_id") is not None:
+        settings["ignore_token_ids"] = [*(settings.get("ignore_token_ids") or []), given["pad_token_id"]]
+    return settings

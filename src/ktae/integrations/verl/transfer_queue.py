@@ -1,0 +1,88 @@
+"""The default trainer of veRL 0.9, V1: rows live in TransferQueue under keys `{uid}_{session}_{output}`.
+
+Three things differ from a DataProto trainer. The ids are not fetched for the advantage step. An agent's session may
+have several rows, which are one rollout. And there are padding rows, which balancing shuffles among the others.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ktae.integrations.verl.lending import Lent, lend
+from ktae.integrations.verl.options import NAME, parse_options
+
+
+def lend_batch(compute_advantage: Callable) -> Callable:
+    """Wrap `PPOTrainer._compute_advantage(self, batch, metrics)`."""
+
+    @functools.wraps(compute_advantage)
+    def wrapper(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+        if self.config.algorithm.adv_estimator != NAME:
+            return compute_advantage(self, batch, metrics)
+        with lend(_fetch(batch, parse_options(self.config.algorithm).correct_key)) as lent:
+            batch = compute_advantage(self, batch, metrics)
+        metrics.update(lent.metrics)
+        return batch
+
+    return wrapper
+
+
+def _fetch(batch: Any, correct_key: str | None) -> Lent:
+    import transfer_queue as tq  # the trainer has it; at the top it would cost every process of the run
+
+    fields = ["responses", "rm_scores"]
+    if correct_key is not None:
+        fields += ["extra_fields", correct_key]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+    rows, rollout_index = _rollouts(batch.keys, batch.tags)
+    return Lent(
+        responses=_padded(data["responses"]),
+        token_level_scores=_padded(data["rm_scores"]),
+        reward_extra=functools.partial(_reward_extra, data),
+        rows=rows,
+        rollout_index=rollout_index,
+    )
+
+
+def _rollouts(keys: Sequence[str], tags: Sequence[dict]) -> tuple[list[int] | None, list[str] | None]:
+    """The rows that are not padding, in the order of their outputs within a session, and the session of each row."""
+    outputs = [_split(key) for key in keys]
+    rows = [row for row, tag in enumerate(tags) if not tag.get("is_padding", False)]
+    rows.sort(key=lambda row: outputs[row][1])
+    sessions = [session for session, _ in outputs]
+    one_row_each = len({sessions[row] for row in rows}) == len(rows)
+    return None if rows == list(range(len(keys))) else rows, None if one_row_each else sessions
+
+
+def _split(key: str) -> tuple[str, int]:
+    session, _, output = key.rpartition("_")
+    if not output.isdecimal() or "_" not in session:
+        raise ValueError(
+            f"The key {key!r} of a row in TransferQueue is not of the form {{uid}}_{{session}}_{{output}}, so ktae "
+            "cannot tell which rows are one rollout. Keep veRL's keys in a custom agent-loop manager."
+        )
+    return session, int(output)
+
+
+def _reward_extra(data: Any, name: str) -> list[Any]:
+    if name in data.keys():  # noqa: SIM118  (a TensorDict; a colocated reward model writes its extras as fields)
+        return _values(data[name])
+    infos = [(fields or {}).get("reward_extra_info") or {} for fields in _values(data["extra_fields"])]
+    if not any(name in info for info in infos):
+        raise ValueError(
+            f"+algorithm.ktae.correct_key={name}: the reward extras have no such key. They have "
+            f"{sorted({key for info in infos for key in info})}. Let the reward function return a dict with `score` "
+            f"and `{name}`."
+        )
+    return [info.get(name) for info in infos]
+
+
+def _values(column: Any) -> list[Any]:
+    """The rows of a tensor or non-tensor field; TransferQueue's backends wrap the latter in different ways."""
+    return [value.item() if isinstance(value, Tensor) else getattr(value, "data", value) for value in column]
+
+
+def _padded(rows: Tensor) -> Tensor:
+    return rows.to_padded_tensor(0) if rows.is_nested else rows
