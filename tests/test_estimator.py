@@ -82,27 +82,7 @@ class TestAgainstTheReference:
         assert actual == pytest.approx(expected, abs=1e-12)
 
 
-def verl_grpo(batch, **kwargs):
-    """veRL's own estimator, written down: fed float64 rewards, it is the rollout-level part to the last digits."""
-    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
-    return core_algos.compute_grpo_outcome_advantage(
-        batch["token_level_rewards"].double(),
-        batch["response_mask"].double(),
-        np.array(batch["index"], dtype=object),
-        **kwargs,
-    )[0]
-
-
 class TestRolloutLevelPart:
-    @pytest.mark.verl
-    @pytest.mark.parametrize("norm_adv_by_std", [True, False])
-    def test_with_scale_0_it_is_verls_grpo(self, norm_adv_by_std):
-        batch = random_batch()
-        batch["token_level_rewards"] = torch.randn(batch["token_level_rewards"].shape, dtype=torch.float64)
-        actual = advantages(**batch, config=KTAEConfig(scale=0, norm_adv_by_std=norm_adv_by_std))
-        expected = verl_grpo(batch, norm_adv_by_std_in_grpo=norm_adv_by_std)
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
-
     @pytest.mark.parametrize(("norm_adv_by_std", "expected"), [(True, 0.7 / (1 + 1e-6)), (False, 0.7)])
     def test_a_group_of_one_has_mean_0_and_std_1(self, norm_adv_by_std, expected):
         batch = make_batch([[1, 2], [1], [2]], rewards=[0.7, 1, 0], index=["alone", "pair", "pair"])

@@ -1,0 +1,73 @@
+"""`+algorithm.ktae.*`"""
+
+import logging
+
+import pytest
+from omegaconf import OmegaConf
+from verl.trainer.config import AlgoConfig
+
+from ktae import KTAEConfig
+from ktae.integrations.verl.options import parse_options
+
+
+def struct(**algorithm):
+    config = OmegaConf.create(algorithm)
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+@pytest.mark.parametrize("algorithm", [None, {}, {"ktae": None}, {"ktae": {}}, struct(gamma=1.0), AlgoConfig()])
+def test_no_options_are_the_defaults(algorithm):
+    options = parse_options(algorithm)
+    assert options.config == KTAEConfig()
+    assert options.correct_key is None
+
+
+@pytest.mark.parametrize("make", [dict, struct])
+def test_every_option(make):
+    given = {
+        "preset": "paper",
+        "fisher_weight": 2,
+        "information_gain_weight": 3.0,
+        "term_frequency_weight": 0,
+        "scale": 0.25,
+        "correct_threshold": 0.5,
+        "ignore_token_ids": [7, 8],
+        "norm_adv_by_std": False,
+        "epsilon": 1e-5,
+    }
+    options = parse_options(make(ktae={**given, "correct_key": "acc"}))
+    assert options.config == KTAEConfig(**given)
+    assert options.correct_key == "acc"
+
+
+def test_names_of_the_published_scripts(caplog):
+    script = {"alpha": 1, "beta_ig": 2, "gamma_tf": 1, "top": 1, "bottom": 0, "pad_token_id": 151643}
+    with caplog.at_level(logging.WARNING):
+        config = parse_options({"ktae": {**script, "ignore_token_ids": [5]}}).config
+    assert config == KTAEConfig(information_gain_weight=2, ignore_token_ids=(5, 151643))
+    assert "bottom has no effect" in caplog.text
+
+
+def test_verls_own_key_for_dr_grpo_is_honoured():
+    assert parse_options({"norm_adv_by_std_in_grpo": False}).config.norm_adv_by_std is False
+    assert parse_options(AlgoConfig(norm_adv_by_std_in_grpo=False)).config.norm_adv_by_std is False
+
+
+@pytest.mark.parametrize(
+    ("ktae", "message"),
+    [
+        (
+            {"sclae": 2},
+            r"Unknown option \+algorithm.ktae.sclae. Known options: preset, .*correct_key; .*scripts: alpha",
+        ),
+        ({"top": 1, "scale": 1}, r"\+algorithm.ktae.top and \+algorithm.ktae.scale are one option"),
+        ({"scale": "two"}, "scale='two'"),
+        ({"correct_key": 3}, "correct_key=3: give the name of a reward extra"),
+        (2, r"algorithm.ktae=2: give options one by one"),
+    ],
+)
+def test_bad_options(ktae, message):
+    for algorithm in ({"ktae": ktae}, struct(ktae=ktae)):
+        with pytest.raises(ValueError, match=message):
+            parse_options(algorithm)
