@@ -5,16 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("verl", reason="needs the verl extra")
-
 import hydra
 import numpy as np
+import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-
-pytestmark = pytest.mark.verl
 
 ROOT = Path(__file__).resolve().parents[2]
 USER_SUPPLIED = [
