@@ -1,7 +1,7 @@
 """`make demo`: a real veRL training run on the CPU with `algorithm.adv_estimator=ktae`, one line a step.
 
-Real: `python -m verl.trainer.main_ppo`, Ray, TransferQueue, FSDP2, the optimizer. A stand-in: the rollout engine, a tiny
-Hugging Face model where vLLM would be. See rig/README.md.
+Real: `python -m verl.trainer.main_ppo`, Ray, TransferQueue, FSDP2, the optimizer. A stand-in: the rollout engine, a
+tiny Hugging Face model where vLLM would be. See rig/README.md.
 """
 
 import re
