@@ -4,11 +4,12 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from batches import advantages, assert_same, make_batch, random_batch
 
-from ktae import KTAEConfig, compute_ktae_advantage, key_token_table, reference
+from ktae import KTAEConfig, compute_ktae_advantage, counting, key_token_table, reference
 
 CHECK, GUESS, EQUALS, SIX, EIGHT = range(5)
 WORKED_EXAMPLE = make_batch(
@@ -91,8 +92,10 @@ class TestRolloutLevelPart:
 
     def test_only_groups_of_one_warn(self):
         batch = make_batch([[1], [1]], rewards=[1, 0], index=["trajectory-1", "trajectory-2"])
-        with pytest.warns(UserWarning, match="Each of the 2 groups of this batch has one rollout.*uid set per traj"):
+        message = "Each of the 2 groups of this batch has one rollout.*uid set per traj"
+        with pytest.warns(UserWarning, match=message) as warned:
             compute_ktae_advantage(**batch)
+        assert warned[0].filename == __file__  # it points at the caller
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
     def test_equal_rewards_give_exactly_0(self, dtype):
@@ -122,10 +125,26 @@ class TestOutcomes:
         table = key_token_table(**batch, config=KTAEConfig(correct_threshold=0.5))
         assert (table.a + table.c).unique().tolist() == [1]
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.3, 0.7])
+    def test_a_reward_equal_to_the_threshold_is_not_greater(self, dtype, threshold):
+        """A float32 reward of 0.1 is 0.100000001 in float64: a format reward would count as correct."""
+        batch = make_batch([[1], [2]], rewards=[1.0, threshold], index=["p"] * 2)
+        batch["token_level_rewards"] = batch["token_level_rewards"].to(dtype)
+        table = key_token_table(**batch, config=KTAEConfig(correct_threshold=threshold))
+        assert (table.a.tolist(), table.b.tolist()) == ([1, 0], [0, 1])
+
     @pytest.mark.parametrize(
         "is_correct",
-        [[True, False, True], (1, 0, 1), np.array([1.0, 0.0, 1.0]), torch.tensor([1, 0, 1], dtype=torch.int8)],
-        ids=["bools", "ints", "array", "tensor"],
+        [
+            [True, False, True],
+            (1, 0, 1),
+            np.array([1.0, 0.0, 1.0]),
+            np.array([True, False, True], dtype=object),
+            pandas.Series([0, 1, 0, 1])[[1, 2, 3]],
+            torch.tensor([1, 0, 1], dtype=torch.int8),
+        ],
+        ids=["bools", "ints", "array", "objects", "filtered series", "tensor"],
     )
     def test_is_correct_overrides_the_reward(self, is_correct):
         batch = make_batch([[1], [2], [3]], rewards=[0.1, 0.1, -1], index=["p"] * 3)
@@ -288,6 +307,24 @@ class TestTypes:
         assert not actual.requires_grad
         assert_same(actual, expected)
 
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    def test_the_default_dtype_does_not_matter(self, dtype):
+        batch = random_batch(groups=2, size=8, width=3000, vocabulary=50)
+        expected = advantages(**batch)
+        torch.set_default_dtype(dtype)
+        try:
+            assert torch.equal(advantages(**batch), expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def test_the_default_device_does_not_matter(self):
+        batch = random_batch() | {"is_correct": [True, False] * 12, "rollout_index": list(range(24))}
+        expected = advantages(**batch, config=KTAEConfig(ignore_token_ids=(3,)))
+        with torch.device("meta"):
+            actual = advantages(**batch, config=KTAEConfig(ignore_token_ids=(3,)))
+            key_token_table(**batch)
+        assert torch.equal(actual, expected)
+
     def test_inputs_are_not_modified(self):
         batch = random_batch() | {"rollout_advantages": torch.randn(24, 9), "is_correct": [True, False] * 12}
         before = {k: v.clone() if isinstance(v, torch.Tensor) else list(v) for k, v in batch.items()}
@@ -318,6 +355,50 @@ class TestTypes:
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda batch: advantages(**batch), batches * 5))
         assert all(torch.equal(actual, alone[i % 4]) for i, actual in enumerate(together))
+
+
+def test_weights_of_any_size():
+    batch = random_batch()
+    for weight in (1e-300, 1e30):
+        config = KTAEConfig(fisher_weight=weight, information_gain_weight=weight)
+        assert_same(advantages(**batch, config=config), advantages(**batch))
+    assert advantages(**batch, config=KTAEConfig(term_frequency_weight=1e30, scale=1e30)).isfinite().all()
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 40, 10**9])
+def test_chunks_do_not_show(monkeypatch, chunk_tokens):
+    batch = random_batch(groups=9, size=5) | {"rollout_index": [row // 18 for row in range(45)]}
+    expected, table = advantages(**batch), key_token_table(**batch)
+    monkeypatch.setattr(counting, "CHUNK_TOKENS", chunk_tokens)
+    assert torch.equal(advantages(**batch), expected)
+    for name, column in vars(key_token_table(**batch)).items():
+        same = column == vars(table)[name]
+        assert same if name == "index" else same.all(), name
+
+
+@pytest.mark.parametrize("sizes", [[300], [2, 300, 1, 40]])
+def test_both_ways_of_counting(monkeypatch, sizes):
+    """By tables and by sorting, with groups of different sizes."""
+    generator = torch.Generator().manual_seed(1)
+    index = [f"p{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    rollouts = [torch.randint(0, 30, (4,), generator=generator).tolist() for _ in index]
+    batch = make_batch(rollouts, [int(7 in rollout) for rollout in rollouts], index)
+    values = {}
+    for label in set(index):
+        group = [rollout for rollout, name in zip(rollouts, index, strict=True) if name == label]
+        values[label] = reference.key_token_values(group, [7 in rollout for rollout in group])
+    for cells in (0, 16):
+        monkeypatch.setattr(counting, "CELLS_PER_VALUE", cells)
+        monkeypatch.setattr(counting, "SMALL_TABLE", cells)
+        table = key_token_table(**batch)
+        expected = [values[label][token] for label, token in zip(table.index, table.token_id.tolist(), strict=True)]
+        assert table.key_token_value.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_counting_true_cells_beyond_what_a_byte_holds():
+    table = torch.rand(3, 8 * 600) < 0.9
+    table[0] = True
+    assert torch.equal(counting._count_true(table), table.sum(1))
 
 
 def test_memory_does_not_grow_with_the_range_of_ids():

@@ -12,6 +12,9 @@ incorrect      b                     d
 Every function takes the four cells as integer tensors of one shape and returns float64 of that shape.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -21,6 +24,8 @@ from ktae.counting import distinct
 # weights of tied tables within 4e-15 of each other and those of no two others within 1.03e-10, both relative. The
 # closest is (N, correct, containing) = (687, 249, 287), a = 102 and 106.
 TIE_TOLERANCE = 1e-12
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 BM25_K1 = 2.0
 BM25_B = 0.5
@@ -39,7 +44,8 @@ def fisher_exact_pvalue(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         a, b, c, d: cells of the tables, integers >= 0, any shape.
 
     Returns:
-        p-values in (0, 1], float64, of the cells' shape.
+        p-values in [0, 1], float64, of the cells' shape. In groups of over 1024 rollouts a p-value below 1e-300 may
+        come out as 0.
 
     Raises:
         ValueError: a cell is negative or not an integer, or the shapes differ.
@@ -64,7 +70,7 @@ def table_probability(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         a, b, c, d: cells of the tables, integers >= 0, any shape.
 
     Returns:
-        Probabilities in (0, 1], float64, of the cells' shape.
+        Probabilities in [0, 1], float64, of the cells' shape.
 
     Raises:
         ValueError: a cell is negative or not an integer, or the shapes differ.
@@ -107,7 +113,7 @@ def information_gain(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     for cell, row, column in ((a, a + c, a + b), (b, b + d, a + b), (c, a + c, c + d), (d, b + d, c + d)):
         lift = cell * total / (row.double() * column).clamp(min=1)
         gain += torch.special.xlogy(cell.double(), lift)
-    return gain.clamp(min=0) / (total.clamp(min=1) * torch.log(torch.tensor(2.0, dtype=torch.float64)).item())
+    return gain.clamp(min=0) / (total.clamp(min=1) * math.log(2))
 
 
 def effect_size(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
@@ -181,26 +187,30 @@ def bm25(occurrences: Tensor, length: Tensor, mean_length: Tensor) -> tuple[Tens
         >>> f.item(), s.item()
         (0.5, 0.6)
     """
-    frequency = occurrences / length.clamp(min=1).double()
-    saturation_point = BM25_K1 * (1 - BM25_B + BM25_B * length / mean_length.clamp(min=1).double())
+    length, mean_length = length.double(), mean_length.double()
+    frequency = occurrences.double() / length.clamp(min=1)
+    saturation_point = BM25_K1 * (1 - BM25_B + BM25_B * length / mean_length.clamp(min=1))
     return frequency, frequency * (BM25_K1 + 1) / (frequency + saturation_point)
 
 
-def _evaluate_distinct_tables(statistic, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    """`statistic(weights, cell)` of every table, computed once per distinct set of margins.
+def _evaluate_distinct_tables(
+    statistic: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor, d: Tensor
+) -> Tensor:
+    """A statistic of every table, computed once per distinct set of margins.
 
-    weights [M, S] holds, per set of margins, the weight of each table that the margins allow, scaled to 1 at the mode;
-    cell [M, S] the statistic's values.
+    `statistic` takes the weights [M, S] of all tables that each of M sets of margins allows, and returns its value
+    [M, S] for each of these tables.
     """
     a, b, c, d = _cells(a, b, c, d)
     shape = a.shape
     a, b, c, d = (x.flatten() for x in (a, b, c, d))
     correct, incorrect, containing = a + c, b + d, a + b
     size = int((correct + incorrect).max()) + 1 if a.numel() else 1
-    composition, of_table = distinct(correct * size + incorrect)
-    margins, margin = distinct(of_table * size + containing)
-    correct, incorrect = composition[margins // size] // size, composition[margins // size] % size
-    lowest, weights = _table_weights(correct, incorrect, margins % size)
+    # Numbered in two steps, (correct, incorrect) and then containing, which keeps the numbers small.
+    compositions, composition = distinct(correct * size + incorrect)
+    margins, margin = distinct(composition * size + containing)
+    composition = compositions[margins // size]
+    lowest, weights = _table_weights(composition // size, composition % size, margins % size)
     return statistic(weights)[margin, a - lowest[margin]].reshape(shape)
 
 
@@ -239,8 +249,11 @@ def _point_probability(weights: Tensor) -> Tensor:
 
 
 def _cells(*cells: Tensor) -> tuple[Tensor, ...]:
-    if len({x.shape for x in cells}) > 1 or any(x.is_floating_point() or x.dtype == torch.bool for x in cells):
-        listing = ", ".join(f"{name}: {x.dtype} {list(x.shape)}" for name, x in zip("abcd", cells, strict=True))
+    if not all(isinstance(x, Tensor) and x.dtype in INTEGERS for x in cells) or len({x.shape for x in cells}) > 1:
+        listing = ", ".join(
+            f"{name}: {x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else f"{name}: {type(x).__name__}"
+            for name, x in zip("abcd", cells, strict=True)
+        )
         raise ValueError(f"A contingency table needs four integer tensors of one shape, got {listing}.")
     if any((x < 0).any() for x in cells):
         raise ValueError("A contingency table holds counts of rollouts: got a negative cell.")

@@ -2,10 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Literal, get_args
 
+import numpy as np
+
 Preset = Literal["published", "paper"]
+
+LARGEST = 1e30  # weight or scale, so that what is computed with them stays finite in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class KTAEConfig:
         fisher_weight: h1 >= 0, weight of the Fisher score (`alpha` in the published scripts).
         information_gain_weight: h2 >= 0, weight of the information gain (`beta_ig`).
         term_frequency_weight: h3 >= 0, weight of the BM25 term-frequency contrast in the direction (`gamma_tf`).
-        scale: bound of the key-token value's magnitude (`top`); 0 leaves the rollout-level advantage alone. None:
+        scale: bound of the key-token value's magnitude (`top`), >= 0; 0 leaves the rollout-level advantage alone. None:
             the preset's. It is resolved on construction, so `dataclasses.replace` carries the resolved number over.
         correct_threshold: a rollout is correct when its score is strictly greater. Unused when `is_correct` is given.
         ignore_token_ids: ids whose key-token value is 0. They still count in the lengths of the rollouts.
@@ -65,8 +69,8 @@ class KTAEConfig:
             object.__setattr__(self, "scale", 1.0 if self.preset == "published" else 0.5)
         for name in ("fisher_weight", "information_gain_weight", "term_frequency_weight", "scale", "epsilon"):
             _check_number(name, getattr(self, name))
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)!r}: KTAE needs a finite number >= 0.")
+            if not 0 <= getattr(self, name) <= LARGEST:
+                raise ValueError(f"{name}={getattr(self, name)!r}: KTAE needs a number from 0 to {LARGEST:g}.")
         if self.fisher_weight + self.information_gain_weight == 0:
             raise ValueError(
                 "fisher_weight and information_gain_weight are both 0, which leaves no strength to weight the "
@@ -80,11 +84,11 @@ class KTAEConfig:
         if not isinstance(self.ignore_token_ids, (tuple, list, set, frozenset)):
             raise ValueError(f"ignore_token_ids={self.ignore_token_ids!r}: give a tuple, also for one id: (151643,).")
         for token_id in self.ignore_token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, Integral):
-                raise ValueError(f"ignore_token_ids contains {token_id!r}: token ids are integers.")
+            if isinstance(token_id, bool) or not isinstance(token_id, Integral) or not -(2**63) <= token_id < 2**63:
+                raise ValueError(f"ignore_token_ids contains {token_id!r}: token ids are integers of 64 bits.")
         object.__setattr__(self, "ignore_token_ids", tuple(int(token_id) for token_id in self.ignore_token_ids))
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise ValueError(f"{name}={value!r} ({type(value).__name__}): KTAE needs a number.")

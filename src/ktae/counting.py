@@ -1,21 +1,42 @@
-"""From token ids to document and term frequencies per (group, token)."""
+"""From token ids to document and term frequencies per (group, token).
 
+Groups are counted in chunks, with tables where these are small and sorting where they are not: the cost is linear in
+the tokens, and memory does not grow with the number of groups.
+"""
+
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+# Tokens in a chunk: enough to make the cost of calling torch small, little enough for its tables to stay in the caches.
+CHUNK_TOKENS = 1 << 17
+
+# A table with a cell for every possible value beats sorting the values up to about this many cells per value ...
+CELLS_PER_VALUE = 16
+# ... and always while it is small.
+SMALL_TABLE = 1 << 18
+
 
 class Rollouts(NamedTuple):
-    """The rollouts of a batch; a rollout has one row, or several when an agent's session was cut into rows."""
+    """The rollouts of a batch; a rollout has one row, or several when an agent's session was cut into rows.
+
+    Tensors on the CPU. There are few rollouts: what concerns them alone is computed there, whatever the batch is on.
+    """
 
     of_row: Tensor  # [B] rollout of each row
     group: Tensor  # [R] group of each rollout
     correct: Tensor  # [R] bool
-    counted: Tensor  # [R] bool: has at least one unmasked token
+    n_tokens: Tensor  # [R] unmasked tokens
+    n_groups: int
 
-    def to(self, device: torch.device) -> "Rollouts":
-        return Rollouts(*(x.to(device) for x in self))
+    def outcome_counts(self) -> tuple[Tensor, Tensor]:
+        """Number of correct and of incorrect rollouts with at least one unmasked token, [n_groups] each."""
+        counted = self.n_tokens > 0
+        correct = torch.bincount(self.group[counted & self.correct], minlength=self.n_groups)
+        incorrect = torch.bincount(self.group[counted & ~self.correct], minlength=self.n_groups)
+        return correct, incorrect
 
 
 class TokenCounts(NamedTuple):
@@ -34,52 +55,76 @@ class TokenCounts(NamedTuple):
 
 
 def count_tokens(
-    responses: Tensor, response_mask: Tensor, rollouts: Rollouts, rows: Tensor
-) -> tuple[TokenCounts, Tensor, Tensor]:
-    """Count the unmasked tokens of the given rows.
+    responses: Tensor, response_mask: Tensor, rollouts: Rollouts, groups: Tensor
+) -> Iterator[tuple[TokenCounts, Tensor, Tensor]]:
+    """Count the unmasked tokens of the given groups.
 
     Args:
         responses: token ids [B, T].
         response_mask: bool [B, T].
         rollouts: the rollouts of the batch.
-        rows: bool [B], the rows to count; all rows of a group or none.
+        groups: bool [n_groups], those to count, on the CPU.
+
+    Yields:
+        For some groups at a time, their counts; the flat positions [n] in the [B, T] batch of their tokens; the rows
+        [n] of the counts that these tokens belong to.
+    """
+    device, width = responses.device, responses.shape[1]
+    ids = responses.reshape(-1)
+    n_correct, n_incorrect = (x.to(device) for x in rollouts.outcome_counts())
+    slot = _rank_within_group(rollouts.group)
+    for row in _chunks(rollouts, groups, width):
+        rollout = rollouts.of_row[row]
+        n_slots = int(slot[rollout].max()) // 8 * 8 + 8  # a multiple of 8 for _count_true
+        row, row_slot = row.to(device), slot[rollout].to(device)
+        row_group, row_correct = rollouts.group[rollout].to(device), rollouts.correct[rollout].long().to(device)
+
+        mask = response_mask.index_select(0, row)  # [r, T]
+        lengths = mask.sum(1)
+        position = mask.view(-1).nonzero().squeeze(1)  # [n], in the chunk; the next line makes it the batch's
+        position += _per_token((row - torch.arange(len(row), device=device)) * width, lengths, len(position))
+        n = len(position)
+
+        token_id, token = distinct(ids.index_select(0, position).long())
+        group_id, local_group = torch.unique_consecutive(row_group, return_inverse=True)
+        key, pair = distinct(_per_token(local_group * len(token_id), lengths, n).add_(token))  # [P], [n]
+        local_group = key // len(token_id)
+        group = group_id[local_group]
+
+        side = _per_token(row_correct, lengths, n).add_(pair, alpha=2)  # pair and outcome
+        occurrences = torch.bincount(side, minlength=2 * len(key)).view(-1, 2)  # [P, 2]: incorrect, correct
+        document = side.mul_(n_slots).add_(_per_token(row_slot, lengths, n))  # pair, outcome and rollout
+        frequency = _document_frequency(document, 2 * len(key), n_slots).view(-1, 2)
+        length = torch.zeros(len(group_id), 2, dtype=torch.long, device=device).index_add_(0, local_group, occurrences)
+        counts = TokenCounts(
+            group=group,
+            token_id=token_id[key % len(token_id)],
+            a=frequency[:, 1],
+            b=frequency[:, 0],
+            n_correct=n_correct[group],
+            n_incorrect=n_incorrect[group],
+            occurrences_correct=occurrences[:, 1],
+            occurrences_incorrect=occurrences[:, 0],
+            length_correct=length[local_group, 1],
+            length_incorrect=length[local_group, 0],
+        )
+        yield counts, position, pair
+
+
+def same_counts(counts: TokenCounts) -> tuple[TokenCounts, Tensor]:
+    """Keep one of the tokens of a group that have the same counts, and therefore the same statistics.
 
     Returns:
-        The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
+        The counts of K tokens, and for each of the P tokens which of these stands for it.
     """
-    position = (response_mask & rows[:, None]).flatten().nonzero().squeeze(1)  # [n]
-    token_id, token = distinct(responses.flatten()[position].long())
-    rollout = rollouts.of_row[position // max(responses.shape[1], 1)]  # [n]
-    pair, pair_of = distinct(rollouts.group[rollout] * len(token_id) + token)  # [P], [n]
-    group = pair // max(len(token_id), 1)
-
-    correct = rollouts.correct[rollout]
-    occurrences = torch.bincount(2 * pair_of + correct, minlength=2 * len(pair)).view(-1, 2)
-    a, b = _document_frequency(pair_of, rollout, group, rollouts)
-    n_groups = int(rollouts.group.max()) + 1 if len(rollouts.group) else 0
-    n_correct, n_incorrect = outcome_counts(rollouts, n_groups)
-    length = torch.zeros(n_groups, 2, dtype=torch.long, device=responses.device)
-    length.view(-1).index_add_(0, 2 * group, occurrences[:, 0]).index_add_(0, 2 * group + 1, occurrences[:, 1])
-    counts = TokenCounts(
-        group=group,
-        token_id=token_id[pair % max(len(token_id), 1)],
-        a=a,
-        b=b,
-        n_correct=n_correct[group],
-        n_incorrect=n_incorrect[group],
-        occurrences_correct=occurrences[:, 1],
-        occurrences_incorrect=occurrences[:, 0],
-        length_correct=length[group, 1],
-        length_incorrect=length[group, 0],
+    tables, table = distinct(counts.a * (counts.b.max() + 1) + counts.b)
+    uses, use = distinct(
+        counts.occurrences_correct * (counts.occurrences_incorrect.max() + 1) + counts.occurrences_incorrect
     )
-    return counts, position, pair_of
-
-
-def outcome_counts(rollouts: Rollouts, n_groups: int) -> tuple[Tensor, Tensor]:
-    """Number of correct and of incorrect rollouts [n_groups] that have at least one unmasked token."""
-    correct = torch.bincount(rollouts.group[rollouts.counted & rollouts.correct], minlength=n_groups)
-    incorrect = torch.bincount(rollouts.group[rollouts.counted & ~rollouts.correct], minlength=n_groups)
-    return correct, incorrect
+    kinds, kind = distinct(((counts.group - counts.group[0]) * len(tables) + table) * len(uses) + use)
+    token = torch.empty_like(kinds)
+    token[kind] = torch.arange(len(kind), device=kind.device)  # any token of the kind
+    return TokenCounts(*(x[token] for x in counts)), kind
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,34 +137,63 @@ def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
     if len(values) == 0:
         return values, values
     low, high = (int(x) for x in values.aminmax())
-    if high - low > max(4 * len(values), 1 << 20):  # ids may be as large as 2**62: no table of that size
+    if low >= 0 and high < SMALL_TABLE:
+        low = 0  # saves a pass
+    if high - low >= max(CELLS_PER_VALUE * len(values), SMALL_TABLE):  # ids may be as large as 2**62
         return torch.unique(values, return_inverse=True)
-    offset = values - low
-    present = torch.zeros(high - low + 1, dtype=torch.bool, device=values.device)
-    present[offset] = True
-    rank = present.cumsum(0) - 1
-    return present.nonzero().squeeze(1) + low, rank[offset]
+    cell = values - low if low else values
+    occupied = torch.zeros(high - low + 1, dtype=torch.bool, device=values.device).index_fill_(0, cell, True)
+    found = occupied.nonzero().squeeze(1)
+    rank = torch.empty(len(occupied), dtype=torch.long, device=values.device)  # read only where it is written
+    rank.index_copy_(0, found, torch.arange(len(found), device=values.device))
+    return found + low, rank.index_select(0, cell)
 
 
-def _document_frequency(pair_of: Tensor, rollout: Tensor, group: Tensor, rollouts: Rollouts) -> tuple[Tensor, Tensor]:
-    """Number of correct and of incorrect rollouts that contain the token, for each (group, token) pair [P].
+def _document_frequency(document: Tensor, n_rows: int, n_slots: int) -> Tensor:
+    """Number of distinct documents in each row [n_rows], for documents [n] numbered row * n_slots + slot."""
+    if n_rows * n_slots > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
+        return torch.bincount(torch.unique(document) // n_slots, minlength=n_rows)
+    table = torch.zeros(n_rows * n_slots, dtype=torch.bool, device=document.device).index_fill_(0, document, True)
+    return _count_true(table.view(n_rows, n_slots))
 
-    A table with one cell per (pair, rollout of its group) marks who contains what, so that a token that a rollout
-    repeats counts once.
+
+def _count_true(table: Tensor) -> Tensor:
+    """`table.sum(1)` of a bool table [N, 8 W].
+
+    That would make an int64 of every cell first. Here the eight bytes of an int64 count eight columns at a time, for as
+    many words as a byte can count.
     """
-    order = rollouts.group.argsort(stable=True)
-    size = torch.bincount(rollouts.group)
-    first = size.cumsum(0) - size  # [groups] where a group starts in `order`
-    slot = torch.empty_like(order)
-    slot[order] = torch.arange(len(order), device=order.device) - first[rollouts.group[order]]
+    words = table.view(torch.int64)  # [N, W]
+    total = torch.zeros(len(table), dtype=torch.long, device=table.device)
+    for part in words.split(255, dim=1):
+        total += part.sum(1, keepdim=True).view(torch.uint8).sum(1)
+    return total
 
-    cells = size[group]  # [P]
-    start = cells.cumsum(0) - cells
-    contains = torch.zeros(int(cells.sum()), dtype=torch.bool, device=order.device)
-    contains[start[pair_of] + slot[rollout]] = True
 
-    cell = contains.nonzero().squeeze(1)
-    pair = torch.repeat_interleave(cells)[cell]
-    member = order[first[group[pair]] + cell - start[pair]]
-    frequency = torch.bincount(2 * pair + rollouts.correct[member], minlength=2 * len(group)).view(-1, 2)
-    return frequency[:, 1], frequency[:, 0]
+def _per_token(row_values: Tensor, lengths: Tensor, n: int) -> Tensor:
+    """Values of the rows [r] as a new tensor, one value for each token [n] of a row."""
+    return row_values.repeat_interleave(lengths, output_size=n)
+
+
+def _rank_within_group(group: Tensor) -> Tensor:
+    """0, 1, 2 ... for the rollouts [R] of each group."""
+    order = group.argsort(stable=True)
+    size = torch.bincount(group)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - (size.cumsum(0) - size)[group[order]]
+    return rank
+
+
+def _chunks(rollouts: Rollouts, groups: Tensor, width: int) -> Iterator[Tensor]:
+    """Rows [r] of the groups that have tokens to count, ordered by group, whole groups at a time."""
+    group = rollouts.group[rollouts.of_row]
+    tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, rollouts.group, rollouts.n_tokens)
+    groups = groups & (tokens > 0)
+    # Padding is read too, if cheaply: eight positions cost as much as a token.
+    cost = (tokens + torch.bincount(group, minlength=rollouts.n_groups) * (width // 8)) * groups
+    chunk = (cost.cumsum(0) - cost) // CHUNK_TOKENS  # [n_groups]
+    row = groups[group].nonzero().squeeze(1)
+    row = row[group[row].argsort(stable=True)]
+    if len(row):
+        _, sizes = chunk[group[row]].unique_consecutive(return_counts=True)
+        yield from row.split(sizes.tolist())

@@ -19,14 +19,15 @@ from ktae.association import (
     table_probability,
 )
 from ktae.config import KTAEConfig
-from ktae.counting import Rollouts, TokenCounts, count_tokens, distinct, outcome_counts
+from ktae.counting import Rollouts, TokenCounts, count_tokens, distinct, same_counts
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
-from ktae.validation import broadcast_rollout_advantages, check_batch, check_outcomes
+from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
 RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
+SATURATED = 0.9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class KeyTokenTable:
     """Statistics of every token id of every group, one row each; tensors of P rows on the batch's device.
 
@@ -52,13 +53,15 @@ class KeyTokenTable:
 
 
 class Estimate(NamedTuple):
-    """What :func:`estimate` returns: the advantages, and what they were made of."""
+    """What :func:`estimate` returns: the advantages, and figures about what was added."""
 
     advantages: Tensor  # [B, T]
-    counts: TokenCounts  # P rows: the tokens of the groups with both outcomes
-    key_token_value: Tensor  # [P] float64
     n_correct: Tensor  # [groups] rollouts with at least one unmasked token
     n_incorrect: Tensor  # [groups]
+    n_tokens: int  # unmasked
+    n_nonzero: int  # tokens with a key-token value other than 0
+    n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
+    total_magnitude: float  # sum of |value| over the tokens
 
 
 def compute_ktae_advantage(
@@ -139,11 +142,13 @@ def estimate(
     rollout_advantages: Tensor | None = None,
     config: KTAEConfig | None = None,
 ) -> Estimate:
-    """:func:`compute_ktae_advantage` with the statistics behind it, for metrics. Same arguments and errors."""
-    config = config or KTAEConfig()
+    """:func:`compute_ktae_advantage` with figures for a tracker. Same arguments and errors."""
+    config = check_config(config)
     mask, scores = check_batch(token_level_rewards, response_mask, responses)
-    rollouts, last_row, labels = _rollouts(mask, scores, index, is_correct, rollout_index, config)
-    n_correct, n_incorrect = outcome_counts(rollouts, len(labels))
+    if is_correct is None:
+        is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
+    rollouts, last_row, _ = _rollouts(mask, index, is_correct, rollout_index)
+    n_correct, n_incorrect = rollouts.outcome_counts()
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
@@ -153,12 +158,18 @@ def estimate(
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
     advantages = broadcast_rollout_advantages(rollout_advantages, mask, dtype)
 
+    figures = torch.zeros(3, dtype=torch.float64, device=mask.device)
     mixed = (n_correct > 0) & (n_incorrect > 0)
-    rows = mixed[rollouts.group][rollouts.of_row]
-    counts, position, pair = count_tokens(responses, mask, rollouts.to(mask.device), rows.to(mask.device))
-    value = score_tokens(counts, config)["key_token_value"]
-    advantages.view(-1)[position] += value.to(dtype)[pair]
-    return Estimate(advantages, counts, value, n_correct, n_incorrect)
+    for counts, position, pair in count_tokens(responses, mask, rollouts, mixed):
+        kinds, kind = same_counts(counts)
+        value = score_tokens(kinds, config)["key_token_value"].index_select(0, kind)
+        value = _ignore(value, counts.token_id, config)
+        advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
+        figures += _figures(value.abs(), counts, config)
+    nonzero, saturated, magnitude = figures.tolist()
+    return Estimate(
+        advantages, n_correct, n_incorrect, int(rollouts.n_tokens.sum()), int(nonzero), int(saturated), magnitude
+    )
 
 
 @torch.no_grad()
@@ -194,31 +205,39 @@ def key_token_table(
         >>> table.p_value, table.key_token_value
         (tensor([0.3333, 0.3333, 1.0000], dtype=torch.float64), tensor([ 1., -1.,  0.], dtype=torch.float64))
     """
-    config = config or KTAEConfig()
+    config = check_config(config)
     mask, scores = check_batch(token_level_rewards, response_mask, responses)
     if rollout_advantages is not None:
         broadcast_rollout_advantages(rollout_advantages, mask, torch.float64)
-    rollouts, _, labels = _rollouts(mask, scores, index, is_correct, rollout_index, config)
-    rows = torch.ones(len(mask), dtype=torch.bool, device=mask.device)
-    counts, _, _ = count_tokens(responses, mask, rollouts.to(mask.device), rows)
+    if is_correct is None:
+        is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
+    rollouts, _, labels = _rollouts(mask, index, is_correct, rollout_index)
+    every_group = torch.ones(rollouts.n_groups, dtype=torch.bool, device="cpu")
+    nothing = TokenCounts(*[torch.zeros(0, dtype=torch.long, device=mask.device)] * len(TokenCounts._fields))
+    chunks = [nothing, *(counts for counts, _, _ in count_tokens(responses, mask, rollouts, every_group))]
+    counts = TokenCounts(*(torch.cat(column) for column in zip(*chunks, strict=True)))
+    statistics = score_tokens(counts, config)
+    statistics["key_token_value"] = _ignore(statistics["key_token_value"], counts.token_id, config)
     return KeyTokenTable(
-        index=[labels[group] for group in counts.group.tolist()],
-        token_id=counts.token_id,
-        **score_tokens(counts, config),
+        index=[labels[group] for group in counts.group.tolist()], token_id=counts.token_id, **statistics
     )
 
 
 def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
-    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name."""
+    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name; no token is ignored."""
     a, b, c, d = counts.a, counts.b, counts.n_correct - counts.a, counts.n_incorrect - counts.b
     published = config.preset == "published"
     p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
     f, gain, h = fisher_score(p), information_gain(a, b, c, d), effect_size(a, b, c, d)
-    strength = config.fisher_weight * f + config.information_gain_weight * gain
+    h1, h2 = config.fisher_weight, config.information_gain_weight
     if published:
-        strength /= config.fisher_weight + config.information_gain_weight
+        largest = max(h1, h2)  # weights of any size, without over- or underflow
+        h1, h2 = h1 / largest, h2 / largest
+        strength = (h1 * f + h2 * gain) / (h1 + h2)
+    else:
+        strength = h1 * f + h2 * gain
 
-    mean_length = (counts.length_correct + counts.length_incorrect) / 2
+    mean_length = (counts.length_correct + counts.length_incorrect).double() / 2
     tf_correct, s_correct = bm25(counts.occurrences_correct, counts.length_correct, mean_length)
     tf_incorrect, s_incorrect = bm25(counts.occurrences_incorrect, counts.length_incorrect, mean_length)
     contrast = s_correct / (s_incorrect + RATIO_EPSILON) - s_incorrect / (s_correct + RATIO_EPSILON)
@@ -227,9 +246,6 @@ def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
 
     assert config.scale is not None  # resolved by KTAEConfig
     value = config.scale * torch.tanh(strength * direction / 2)
-    if config.ignore_token_ids:
-        ignored = torch.tensor(config.ignore_token_ids, device=value.device)
-        value = torch.where(torch.isin(counts.token_id, ignored), 0.0, value)
     return {
         "a": a,
         "b": b,
@@ -248,14 +264,26 @@ def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
     }
 
 
-def _rollouts(
-    mask: Tensor, scores: Tensor, index: Any, is_correct: Any, rollout_index: Any, config: KTAEConfig
-) -> tuple[Rollouts, Tensor, list[Any]]:
+def _ignore(value: Tensor, token_id: Tensor, config: KTAEConfig) -> Tensor:
+    """Key-token values [P], 0 for the ids that the configuration ignores."""
+    ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
+    return value.masked_fill(torch.isin(token_id, ignored), 0.0) if len(ignored) else value
+
+
+def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tensor:
+    """Of the tokens counted: how many have a value, how many a saturated one, and the sum of the magnitudes."""
+    assert config.scale is not None
+    occurrences = counts.occurrences_correct + counts.occurrences_incorrect
+    columns = [magnitude > 0, magnitude > SATURATED * config.scale, magnitude]
+    return torch.stack([(occurrences * column).sum(dtype=torch.float64) for column in columns])
+
+
+def _rollouts(mask: Tensor, index: Any, is_correct: Any, rollout_index: Any) -> tuple[Rollouts, Tensor, list[Any]]:
     """The rollouts of the batch, the last row of each, and the label of each group; on the CPU."""
     batch_size = len(mask)
     row_group, labels = group_ids(index, batch_size)
-    row_correct = scores > config.correct_threshold if is_correct is None else check_outcomes(is_correct, batch_size)
-    row = torch.arange(batch_size)
+    row_correct = check_outcomes(is_correct, batch_size)
+    row = torch.arange(batch_size, device="cpu")
     if rollout_index is None:
         of_row, n_rollouts = row, batch_size
     else:
@@ -264,4 +292,4 @@ def _rollouts(
         n_rollouts = len(rollouts)
     last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
     n_tokens = row.new_zeros(n_rollouts).index_add(0, of_row, mask.sum(1).cpu())
-    return Rollouts(of_row, row_group[last_row], row_correct[last_row], n_tokens > 0), last_row, labels
+    return Rollouts(of_row, row_group[last_row], row_correct[last_row], n_tokens, len(labels)), last_row, labels

@@ -1,7 +1,7 @@
 """Groups of rollouts of the same prompt, and the advantage of a whole rollout within its group (GRPO)."""
 
 import warnings
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -36,21 +36,22 @@ def group_ids(index: Any, batch_size: int, name: str = "index") -> tuple[Tensor,
             "A batch whose rows were filtered or repeated needs its labels filtered or repeated with them."
         )
     number: dict[Hashable, int] = {}
-    try:
-        groups = [number.setdefault(label, len(number)) for label in labels]
-    except TypeError as error:
-        raise ValueError(
-            f"{name} contains a {type(labels[0]).__name__}, e.g. {labels[0]!r}: labels are strings or numbers, "
-            f"one a row ({error}). A [B, 1] array needs `.squeeze(1)`."
-        ) from error
-    for label in number:
-        if label is None or label != label:
-            row = groups.index(number[label])
+    groups: list[int] = []
+    for row, label in enumerate(labels):
+        try:
+            groups.append(number.setdefault(label, len(number)))
+        except TypeError as error:
             raise ValueError(
-                f"{name}[{row}] is {label!r}: a row without a label belongs to no group. "
+                f"{name}[{row}] is {label!r}, a {type(label).__name__}: a label is a string or a number ({error}). "
+                "A [B, 1] array needs `.squeeze(1)`."
+            ) from error
+    for label, group in number.items():
+        if _identifies_nothing(label):
+            raise ValueError(
+                f"{name}[{groups.index(group)}] is {label!r}, which tells no group from another. "
                 "The usual cause is a dataset or a merge that left the uid of some rows empty."
             )
-    return torch.tensor(groups, dtype=torch.long), list(number)
+    return torch.tensor(groups, dtype=torch.long, device="cpu"), list(number)
 
 
 def group_relative_advantage(scores: Tensor, group: Tensor, norm_adv_by_std: bool, epsilon: float) -> Tensor:
@@ -68,6 +69,9 @@ def group_relative_advantage(scores: Tensor, group: Tensor, norm_adv_by_std: boo
     Returns:
         Advantages [R], float64.
 
+    Raises:
+        ValueError: the rewards of a group are too far apart for their variance to be a number.
+
     Source:
         Shao et al., "DeepSeekMath", arXiv 2402.03300, section 4.1; veRL's `compute_grpo_outcome_advantage`.
 
@@ -80,10 +84,15 @@ def group_relative_advantage(scores: Tensor, group: Tensor, norm_adv_by_std: boo
     lowest = scores.new_zeros(len(size)).scatter_reduce(0, group, scores, "amin", include_self=False)
     excess = scores - lowest[group]  # exactly 0 throughout a group of equal scores
     mean = scores.new_zeros(len(size)).index_add(0, group, excess) / size
-    centred = torch.where(size[group] > 1, excess - mean[group], scores)
+    centred = torch.where(size[group] > 1, excess - mean[group], scores)  # [R]
     if not norm_adv_by_std:
         return centred
     variance = scores.new_zeros(len(size)).index_add(0, group, centred**2) / (size - 1).clamp(min=1)
+    if not variance.isfinite().all():
+        raise ValueError(
+            f"Rewards between {scores.min().item()} and {scores.max().item()} have no finite variance. "
+            "The usual cause is a very large number that stands for a failed reward: use 0, or leave the rollout out."
+        )
     std = torch.where(size > 1, variance.sqrt(), 1.0)
     return torch.where(centred == 0, 0.0, centred / (std[group] + epsilon))
 
@@ -94,16 +103,23 @@ def warn_if_all_groups_have_one_rollout(group: Tensor) -> None:
         warnings.warn(
             f"Each of the {len(group)} groups of this batch has one rollout: the advantages are the rewards, the "
             "key-token values 0. Is the uid set per trajectory instead of per prompt, or the number of rollouts 1?",
-            stacklevel=4,
+            stacklevel=5,  # the caller of compute_ktae_advantage
         )
 
 
 def _labels(index: Any, name: str) -> list[Any]:
-    if isinstance(index, (torch.Tensor, np.ndarray)) and index.ndim != 1:
+    if getattr(index, "ndim", 1) != 1:
         raise ValueError(f"{name} has shape {list(index.shape)}: KTAE needs one label a row, shape [B].")
-    if isinstance(index, (str, bytes)) or not isinstance(index, Iterable):
+    if isinstance(index, (str, bytes, Mapping, Set)) or not isinstance(index, Iterable):
         raise ValueError(f"{name} is a {type(index).__name__}: KTAE needs a list, array or tensor of B labels.")
     if isinstance(index, torch.Tensor):
         return index.tolist()
     # A tensor hashes by identity: left as it is, it would put every row in a group of its own.
     return [label.tolist() if isinstance(label, (torch.Tensor, np.generic)) else label for label in index]
+
+
+def _identifies_nothing(label: Hashable) -> bool:
+    """None, NaN, pandas' NA and NaT, and objects that equal themselves alone."""
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return True
+    return type(label).__eq__ is object.__eq__ or (isinstance(label, float) and label != label)

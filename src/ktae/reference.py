@@ -83,31 +83,31 @@ def key_token_values(
     """
     tokens = sorted({token for rollout in rollouts for token in rollout})
     group = [(rollout, label) for rollout, label in zip(rollouts, correct, strict=True) if rollout]
-    right = [rollout for rollout, label in group if label]
-    wrong = [rollout for rollout, label in group if not label]
-    if not right or not wrong:
+    all_correct = [rollout for rollout, label in group if label]
+    all_incorrect = [rollout for rollout, label in group if not label]
+    if not all_correct or not all_incorrect:
         return dict.fromkeys(tokens, 0.0)
     if scale is None:
         scale = 0.5 if paper else 1.0
 
-    count_right = Counter(token for rollout in right for token in rollout)
-    count_wrong = Counter(token for rollout in wrong for token in rollout)
-    len_right, len_wrong = sum(count_right.values()), sum(count_wrong.values())
-    len_mean = (len_right + len_wrong) / 2
+    count_correct = Counter(token for rollout in all_correct for token in rollout)
+    count_incorrect = Counter(token for rollout in all_incorrect for token in rollout)
+    len_correct, len_incorrect = sum(count_correct.values()), sum(count_incorrect.values())
+    len_mean = (len_correct + len_incorrect) / 2
     values: dict[int, float] = {}
     for token in tokens:
-        a = sum(token in rollout for rollout in right)
-        b = sum(token in rollout for rollout in wrong)
-        c, d = len(right) - a, len(wrong) - b
+        a = sum(token in rollout for rollout in all_correct)
+        b = sum(token in rollout for rollout in all_incorrect)
+        c, d = len(all_correct) - a, len(all_incorrect) - b
 
         p = table_probability(a, b, c, d) if paper else fisher_exact_pvalue(a, b, c, d)
         strength = h1 * (0.0 if p == 1 else math.exp(-2 * p)) + h2 * information_gain(a, b, c, d)
         if not paper:
             strength /= h1 + h2
 
-        s_right = bm25(count_right[token] / len_right, len_right, len_mean)
-        s_wrong = bm25(count_wrong[token] / len_wrong, len_wrong, len_mean)
-        contrast = s_right / (s_wrong + 1e-5) - s_wrong / (s_right + 1e-5)
+        s_correct = bm25(count_correct[token] / len_correct, len_correct, len_mean)
+        s_incorrect = bm25(count_incorrect[token] / len_incorrect, len_incorrect, len_mean)
+        contrast = s_correct / (s_incorrect + 1e-5) - s_incorrect / (s_correct + 1e-5)
         direction = effect_size(a, b, c, d) + h3 * contrast
 
         values[token] = 2 * scale * (sigmoid(strength * direction) - 0.5)

@@ -5,6 +5,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ktae.association import INTEGERS
+from ktae.config import KTAEConfig
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_config(config: Any) -> KTAEConfig:
+    """`config`, or the defaults for None."""
+    if config is None:
+        return KTAEConfig()
+    if not isinstance(config, KTAEConfig):
+        raise ValueError(f"config is a {type(config).__name__}: pass KTAEConfig(...), or None for the defaults.")
+    return config
+
 
 def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) -> tuple[Tensor, Tensor]:
     """Check the three [B, T] tensors.
@@ -12,11 +26,7 @@ def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) ->
     Returns:
         The mask as bool [B, T], and each row's reward, summed over all positions, as float64 [B] on the CPU.
     """
-    batch = {
-        "token_level_rewards": token_level_rewards,
-        "response_mask": response_mask,
-        "responses": responses,
-    }
+    batch = {"token_level_rewards": token_level_rewards, "response_mask": response_mask, "responses": responses}
     listing = "\n".join(f"  {name}: {describe(value)}" for name, value in batch.items())
     if not all(isinstance(x, Tensor) and x.layout == torch.strided for x in batch.values()):
         raise ValueError(
@@ -31,69 +41,78 @@ def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) ->
         )
     if len({x.device for x in batch.values()}) > 1:
         raise ValueError(f"KTAE needs its tensors on one device, got:\n{listing}\nMove them with `.to(device)`.")
-    if responses.is_floating_point() or responses.is_complex() or responses.dtype == torch.bool:
+    if responses.dtype not in INTEGERS:
         raise ValueError(
-            f"`responses` holds token ids, which are integers, got {responses.dtype}. "
-            "Ids that went through a float tensor may have been rounded; pass the tokenizer's own."
+            f"`responses` holds token ids, which are integers, got {responses.dtype}; int64 is what tokenizers give. "
+            "Ids that went through a float tensor may have been rounded."
         )
     return _bool_mask(response_mask), _finite_scores(token_level_rewards)
 
 
 def check_outcomes(is_correct: Any, batch_size: int) -> Tensor:
     """`is_correct` as bool [B] on the CPU."""
-    try:
-        outcomes = torch.as_tensor(is_correct).cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
+    if getattr(is_correct, "ndim", 1) != 1 or not hasattr(is_correct, "__len__") or len(is_correct) != batch_size:
         raise ValueError(
-            f"is_correct is no sequence of booleans or 0/1 ({error}), got {describe(is_correct)}. "
-            "A missing label (None) has to be decided by the caller: correct or incorrect."
-        ) from error
-    if outcomes.shape != (batch_size,):
-        raise ValueError(
-            f"is_correct has shape {list(outcomes.shape)} for {batch_size} rows: KTAE needs one outcome a row."
+            f"is_correct is {describe(is_correct)} for {batch_size} rows: KTAE needs one outcome a row, shape [B]."
         )
-    if not ((outcomes == 0) | (outcomes == 1)).all():
-        bad = int(((outcomes != 0) & (outcomes != 1)).nonzero()[0])
-        raise ValueError(
-            f"is_correct[{bad}] is {outcomes[bad].item()}: outcomes are booleans or 0/1. "
-            "For a score pass `score > threshold`."
-        )
-    return outcomes != 0
+    outcomes = is_correct.tolist() if isinstance(is_correct, Tensor) else list(is_correct)
+    for row, outcome in enumerate(outcomes):
+        if outcome is None or not (outcome == 0 or outcome == 1):
+            raise ValueError(
+                f"is_correct[{row}] is {outcome!r}: outcomes are booleans or 0/1. "
+                "For a score pass `score > threshold`; decide a missing label yourself, or leave the row out."
+            )
+    return torch.tensor([bool(outcome) for outcome in outcomes], dtype=torch.bool, device="cpu")
+
+
+def exceeds(scores: Tensor, threshold: float, dtype: torch.dtype) -> Tensor:
+    """Which of the scores [B], float64 sums of rewards of the dtype, are greater than the threshold.
+
+    The threshold is rounded to the dtype first: a float32 reward of 0.1 is not greater than 0.1.
+    """
+    rounded = torch.tensor(threshold, dtype=dtype, device="cpu").item() if dtype.is_floating_point else threshold
+    return scores > rounded
 
 
 def broadcast_rollout_advantages(rollout_advantages: Any, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """`rollout_advantages` [B] or [B, T] as a new [B, T] tensor of the dtype, 0 where the mask is."""
-    if not isinstance(rollout_advantages, Tensor) or rollout_advantages.shape not in (
-        mask.shape,
-        mask.shape[:1],
-    ):
+    dense = isinstance(rollout_advantages, Tensor) and rollout_advantages.layout == torch.strided
+    if not dense or rollout_advantages.is_complex() or rollout_advantages.shape not in (mask.shape, mask.shape[:1]):
         raise ValueError(
-            f"rollout_advantages: {describe(rollout_advantages)} for a batch of shape {list(mask.shape)}. "
-            "KTAE needs a tensor [batch] or [batch, response_length]; a [batch, 1] column needs `.squeeze(1)`."
+            f"rollout_advantages: {describe(rollout_advantages)} for a batch of shape {list(mask.shape)}. KTAE needs a "
+            "real tensor [batch] or [batch, response_length]; a [batch, 1] column needs `.squeeze(1)`."
         )
     values = rollout_advantages if rollout_advantages.ndim == 2 else rollout_advantages[:, None]
-    advantages = torch.where(mask, values.to(mask.device, dtype), 0.0).contiguous()
-    if not advantages.isfinite().all():
+    values = values.to(mask.device, dtype)
+    advantages = torch.where(mask, values, 0.0).contiguous()
+    if not values.isfinite().all() and not advantages.isfinite().all():  # under the mask anything may stand
         row, column = (~advantages.isfinite()).nonzero()[0].tolist()
         raise ValueError(
-            f"rollout_advantages of row {row} is {advantages[row, column].item()}: KTAE adds to a finite advantage. "
-            "The usual cause is a baseline divided by a standard deviation of 0."
+            f"The rollout-level advantage of row {row} is {advantages[row, column].item()}: KTAE adds to a finite one. "
+            "The usual causes are a baseline divided by a standard deviation of 0, and rewards beyond float32."
         )
     return advantages
 
 
 def describe(value: Any) -> str:
-    """Dtype, shape and device of a tensor, the type of anything else."""
+    """Dtype, shape and device of a tensor, type and length of anything else."""
     if isinstance(value, Tensor):
-        return f"{value.dtype} {list(value.shape) if value.layout == torch.strided else value.layout} on {value.device}"
-    return f"{type(value).__name__} {getattr(value, 'shape', '')}".strip()
+        shape = list(value.shape) if value.layout == torch.strided else value.layout
+        return f"{value.dtype} {shape} on {value.device}"
+    size = getattr(value, "shape", None) or (f"of length {len(value)}" if hasattr(value, "__len__") else "")
+    return f"{type(value).__name__} {size}".strip()
 
 
 def _bool_mask(response_mask: Tensor) -> Tensor:
     if response_mask.dtype == torch.bool:
         return response_mask
+    if response_mask.dtype not in (*INTEGERS, *FLOATS):
+        raise ValueError(f"response_mask is {response_mask.dtype}: a mask holds 0 and 1, as bool, integers or floats.")
     mask = response_mask != 0
-    if not (response_mask == mask).all():
+    # Values from 0 to 1 that add up to the number of those other than 0 are all 0 or 1. NaN fails, too.
+    low, high = response_mask.aminmax() if response_mask.numel() else (0, 1)
+    fractions = response_mask.is_floating_point() and response_mask.sum(dtype=torch.float64) != mask.sum()
+    if not (low >= 0 and high <= 1) or fractions:
         row, column = (response_mask != mask).nonzero()[0].tolist()
         raise ValueError(
             f"response_mask[{row}, {column}] is {response_mask[row, column].item()}: a mask holds 0 and 1. "
@@ -103,9 +122,11 @@ def _bool_mask(response_mask: Tensor) -> Tensor:
 
 
 def _finite_scores(token_level_rewards: Tensor) -> Tensor:
-    if token_level_rewards.is_complex():
-        raise ValueError(f"token_level_rewards holds real numbers, got {token_level_rewards.dtype}.")
-    scores = token_level_rewards.detach().sum(1, dtype=torch.float64).cpu()
+    if token_level_rewards.dtype not in (torch.bool, *INTEGERS, *FLOATS):
+        raise ValueError(f"token_level_rewards is {token_level_rewards.dtype}: rewards are real numbers, as float32.")
+    # In parts, so that the float64 copy that torch makes of other dtypes stays in the caches.
+    parts = token_level_rewards.detach().split(max(1, (1 << 16) // max(token_level_rewards.shape[1], 1)))
+    scores = torch.cat([part.sum(1, dtype=torch.float64) for part in parts]).cpu()
     if not scores.isfinite().all():
         row = int((~scores.isfinite()).nonzero()[0])
         raise ValueError(

@@ -113,7 +113,7 @@ def test_metrics_of_one_sided_and_single_groups():
     data, _ = data_proto()
     data.batch["token_level_rewards"] = data.batch["token_level_scores"] = torch.zeros(24, WIDTH)
     data.non_tensor_batch["uid"] = np.array(["lonely"] + ["p", "q", "r"] * 7 + ["p", "q"], dtype=object)
-    metrics = compute(data).meta_info["ktae_metrics"]
+    metrics = metric_utils.compute_data_metrics(compute(data), use_critic=False)
     assert metrics["ktae/mixed_group_share"] == 0
     assert metrics["ktae/single_rollout_group_share"] == 0.25
     assert metrics["ktae/nonzero_token_share"] == 0
@@ -128,8 +128,22 @@ def test_other_estimators_are_left_alone(estimator):
         theirs, adv_estimator=estimator, config=OmegaConf.create({}), num_repeat=6
     )
     assert torch.equal(actual.batch["advantages"], expected.batch["advantages"])
-    assert actual.meta_info == expected.meta_info
     assert "ktae/mean_abs_value" not in metric_utils.compute_data_metrics(actual, use_critic=False)
+
+
+def test_metrics_are_reported_once_and_only_after_ktae():
+    data, _ = data_proto()
+    collect = metric_utils.compute_data_metrics
+    assert "ktae/mean_abs_value" in collect(compute(data), use_critic=False)
+    assert "ktae/mean_abs_value" not in collect(data, use_critic=False)
+    compute(data)
+    assert "ktae/mean_abs_value" not in collect(compute(data, "grpo"), use_critic=False)
+
+
+def test_batches_can_still_be_joined():
+    first, second = data_proto()[0], data_proto()[0]
+    second.batch["token_level_rewards"] = second.batch["token_level_scores"] = torch.zeros(24, WIDTH)
+    assert len(DataProto.concat([compute(first), compute(second)])) == 48
 
 
 def test_a_batch_without_ids_stops_the_run():

@@ -49,6 +49,15 @@ def test_names_of_the_published_scripts(caplog):
     assert "bottom has no effect" in caplog.text
 
 
+def test_null_is_as_if_not_given():
+    names = ["preset", "beta_ig", "top", "pad_token_id", "ignore_token_ids", "correct_key", "epsilon"]
+    assert parse_options({"ktae": dict.fromkeys(names)}).config == KTAEConfig()
+
+
+def test_one_ignored_id_and_the_padding():
+    assert parse_options({"ktae": {"ignore_token_ids": 5, "pad_token_id": 6}}).config.ignore_token_ids == (5, 6)
+
+
 def test_verls_own_key_for_dr_grpo_is_honoured():
     assert parse_options({"norm_adv_by_std_in_grpo": False}).config.norm_adv_by_std is False
     assert parse_options(AlgoConfig(norm_adv_by_std_in_grpo=False)).config.norm_adv_by_std is False
@@ -64,6 +73,8 @@ def test_verls_own_key_for_dr_grpo_is_honoured():
         ({"top": 1, "scale": 1}, r"\+algorithm.ktae.top and \+algorithm.ktae.scale are one option"),
         ({"scale": "two"}, "scale='two'"),
         ({"correct_key": 3}, "correct_key=3: give the name of a reward extra"),
+        ({"correct_key": ""}, "correct_key='': give the name of a reward extra"),
+        ({"ignore_token_ids": "5"}, "ignore_token_ids='5': give a tuple"),
         (2, r"algorithm.ktae=2: give options one by one"),
     ],
 )

@@ -62,6 +62,47 @@ def test_modules_imported_earlier_are_patched_at_once():
     assert run(code, VERL_USE_EXTERNAL_PLUGINS="none").stdout.strip().endswith("False True True")
 
 
+INSTALL_AGAIN = """
+import importlib, verl, ktae.integrations.verl
+from ktae.integrations.verl.seams import install
+"""
+
+
+@pytest.mark.parametrize("again", ["install(); install()", "importlib.reload(ktae.integrations.verl)"])
+def test_installing_again_before_the_trainer_is_imported(again):
+    assert "registered: True" in run(INSTALL_AGAIN + again + LIST).stdout
+
+
+def test_other_finders_may_ask_all_finders_too_or_be_old():
+    code = """
+    import sys
+
+    class AsksAll:
+        def find_spec(self, name, path=None, target=None):
+            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+            if name == "verl.trainer.ppo.core_algos":
+                return next(filter(None, (finder.find_spec(name, path, target) for finder in others)))
+
+    class Old:  # Python before 3.12 tolerates it
+        def find_module(self, name, path=None):
+            return None
+
+    sys.meta_path[:0] = [Old(), AsksAll()]
+    """
+    assert "registered: True" in run(textwrap.dedent(code) + LIST).stdout
+
+
+def test_a_patched_module_keeps_its_own_loader():
+    code = """
+    import importlib, pickle, verl
+    from verl.trainer.ppo import core_algos, ray_trainer
+    print(type(core_algos.__loader__).__name__, type(core_algos.__spec__.loader).__name__)
+    pickle.dumps(core_algos.__spec__)
+    print(hasattr(importlib.reload(ray_trainer).compute_advantage, "__ktae_wraps__"))
+    """
+    assert run(code).stdout.split()[-3:] == ["SourceFileLoader", "SourceFileLoader", "True"]
+
+
 def test_wrappers_keep_name_and_source():
     code = """
     import inspect, verl
@@ -101,6 +142,19 @@ def test_a_seam_that_has_moved_is_named():
     process = run(code)
     assert process.stdout.strip().endswith("went on")
     assert "verl 0.9.1 has no verl.trainer.ppo.ray_trainer.compute_advantage, which ktae wraps" in process.stderr
+
+
+def test_an_estimator_of_this_name_in_verl_itself():
+    code = """
+    import verl
+    from verl.trainer.ppo import core_algos
+    from ktae.integrations.verl import seams
+    core_algos.ADV_ESTIMATOR_REGISTRY["ktae"] = print
+    seams._register(core_algos)
+    """
+    error = run(code, VERL_USE_EXTERNAL_PLUGINS="none").stderr
+    assert "Two advantage estimators are called ktae" in error
+    assert "switch this one off with VERL_USE_EXTERNAL_PLUGINS=none" in error
 
 
 def test_two_estimators_under_one_name_do_not_pass():

@@ -4,6 +4,7 @@ import copy
 import uuid
 from itertools import chain
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -13,6 +14,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import open_dict
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from ktae.integrations.verl.transfer_queue import _rollouts
@@ -112,9 +114,14 @@ def run_step(trainer, batch):
     rows = {}
     for key, advantage, returned in zip(batch.keys, data["advantages"].unbind(), data["returns"].unbind(), strict=True):
         assert torch.equal(advantage, returned)
-        uid, session, output = key.rsplit("_", 2)
-        rows["pad" if uid.startswith("pad") else uid[32:], int(session), int(output)] = advantage
+        rows[parse(key)] = advantage
     return rows, metrics
+
+
+def parse(key):
+    """Key of a row in TransferQueue -> key of ROWS, or ("pad", ...)."""
+    uid, session, output = key.rsplit("_", 2)
+    return "pad" if uid.startswith("pad") else uid[32:], int(session), int(output)
 
 
 def expected_rows(rows=ROWS, labels=None, **arguments):
@@ -177,14 +184,27 @@ def test_correct_key_in_the_reward_extras(make_trainer):
     assert_rows(rows, expected_rows(labels="acc"))
 
 
-def test_correct_key_as_a_field_of_a_colocated_reward_model(make_trainer):
-    def quality(ids):
-        return 0.9 if 12 in ids or 24 in ids else 0.1
-
-    by_quality = {key: (*row[:3], quality(row[0]) > 0.5) for key, row in ROWS.items()}
-    trainer = make_trainer(ktae={"correct_key": "quality", "correct_threshold": 0.5})
-    rows, _ = run_step(trainer, put(quality=quality))
+@pytest.mark.parametrize("dtype", [bool, int, np.float32, np.float64, object])
+def test_correct_key_of_a_colocated_reward_model(make_trainer, dtype):
+    """Its extras become fields of their own, written as `PPOTrainer._compute_reward_colocate` does."""
+    batch = put()
+    values = np.arange(len(batch.keys)) % 2 == 0
+    fields = tu.get_tensordict({"quality": values.astype(dtype)})
+    tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields)
+    quality = {parse(key): bool(value) for key, value in zip(batch.keys, values, strict=True)}
+    by_quality = {key: (*row[:3], quality[key]) for key, row in ROWS.items()}
+    rows, _ = run_step(make_trainer(ktae={"correct_key": "quality"}), batch)
     assert_rows(rows, expected_rows(by_quality, labels="acc"))
+
+
+def test_a_column_of_the_dataset_does_not_hide_a_reward_extra(make_trainer):
+    rows, _ = run_step(make_trainer(ktae={"correct_key": "acc"}), put(acc=lambda ids: 0.25))  # noqa: ARG005
+    assert_rows(rows, expected_rows(labels="acc"))
+
+
+def test_a_tensor_is_no_label(make_trainer):
+    with pytest.raises(ValueError, match=r"correct_key=responses: row \d+ of the batch has tensor"):
+        run_step(make_trainer(ktae={"correct_key": "responses"}), put())
 
 
 def test_missing_correct_key(make_trainer):

@@ -2,11 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from ktae.integrations.verl.lending import Lent, current, lend
 
-METRICS = "ktae_metrics"  # key of `DataProto.meta_info`, which travels from the advantage step to the metrics
+# Figures of the last advantage step, until the trainer collects its metrics. They are not left in the batch, which is
+# sent to the workers and may be joined with others.
+_uncollected: ContextVar[dict[str, float] | None] = ContextVar("ktae_uncollected_metrics", default=None)
 
 
 def lend_batch(compute_advantage: Callable) -> Callable:
@@ -19,8 +22,7 @@ def lend_batch(compute_advantage: Callable) -> Callable:
             return compute_advantage(data, *args, **kwargs)
         with lend(from_batch(data.batch, data.non_tensor_batch)) as lent:
             data = compute_advantage(data, *args, **kwargs)
-        if lent.metrics:
-            data.meta_info[METRICS] = lent.metrics
+        _uncollected.set(lent.metrics)
         return data
 
     return wrapper
@@ -49,6 +51,8 @@ def add_metrics(compute_data_metrics: Callable) -> Callable:
 
     @functools.wraps(compute_data_metrics)
     def wrapper(batch: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {**compute_data_metrics(batch, *args, **kwargs), **batch.meta_info.get(METRICS, {})}
+        metrics = {**compute_data_metrics(batch, *args, **kwargs), **(_uncollected.get() or {})}
+        _uncollected.set(None)
+        return metrics
 
     return wrapper

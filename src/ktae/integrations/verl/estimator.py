@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,8 +12,7 @@ from ktae.estimator import Estimate, estimate
 from ktae.integrations.verl.dataproto import from_batch
 from ktae.integrations.verl.lending import Lent, current
 from ktae.integrations.verl.options import Options, parse_options
-
-SATURATED = 0.9  # share of `scale` beyond which a key-token value counts as saturated
+from ktae.validation import exceeds
 
 
 def compute_advantage(
@@ -61,7 +61,7 @@ def compute_advantage(
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)
         advantages[list(lent.rows)] = result.advantages
-    lent.metrics.update(_metrics(result, response_mask, options))
+    lent.metrics.update(_metrics(result))
     lent.metrics["timing_s/ktae"] = time.perf_counter() - start
     return advantages, advantages
 
@@ -71,11 +71,10 @@ def _outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config:
     threshold = options.config.correct_threshold
     if options.correct_key is not None:
         values = lent.reward_extra(options.correct_key)
-        used = range(len(values)) if lent.rows is None else lent.rows
-        scores = torch.zeros(len(values), dtype=torch.float64)
-        for row in used:
-            scores[row] = _number(values[row], row, options.correct_key)
-        return scores > threshold
+        correct = torch.zeros(len(values), dtype=torch.bool)
+        for row in range(len(values)) if lent.rows is None else lent.rows:
+            correct[row] = _is_greater(values[row], threshold, row, options.correct_key)
+        return correct
     scores = lent.token_level_scores
     if scores is None:
         if config is not None and config.get("use_kl_in_reward", False):
@@ -84,20 +83,17 @@ def _outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config:
                 "would decide which rollouts are correct. Set +algorithm.ktae.correct_key to a reward extra."
             )
         scores = token_level_rewards
-    return scores.sum(1, dtype=torch.float64) > threshold
+    return exceeds(scores.sum(1, dtype=torch.float64), threshold, scores.dtype)
 
 
-def _number(value: Any, row: int, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = float("nan")
-    if number != number or isinstance(value, str):
+def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if not isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating)) or number != number:
         raise ValueError(
             f"+algorithm.ktae.correct_key={name}: row {row} of the batch has {value!r}, which is neither a number "
             "nor a boolean. The reward function has to return the key for every rollout."
         )
-    return number
+    return bool(number > threshold)  # a float32 of numpy is compared as float32: 0.1 is not greater than 0.1
 
 
 def _take(values: Any, rows: Sequence[int] | None) -> Any:
@@ -106,21 +102,17 @@ def _take(values: Any, rows: Sequence[int] | None) -> Any:
     return values[list(rows)] if isinstance(values, Tensor) else [values[row] for row in rows]
 
 
-def _metrics(result: Estimate, response_mask: Tensor, options: Options) -> dict[str, float]:
+def _metrics(result: Estimate) -> dict[str, float]:
     """Figures for the tracker. V1 adds up the figures of several updates by words in their names, such as `min`."""
     rollouts = result.n_correct + result.n_incorrect
     mixed = (result.n_correct > 0) & (result.n_incorrect > 0)
-    groups = max(len(rollouts), 1)
-    tokens = max(int(response_mask.count_nonzero()), 1)
-    value = result.key_token_value.abs()
-    occurrences = result.counts.occurrences_correct + result.counts.occurrences_incorrect
-    saturation = SATURATED * (options.config.scale or 0.0)
+    groups, tokens = max(len(rollouts), 1), max(result.n_tokens, 1)
     return {
         "ktae/mixed_group_share": mixed.sum().item() / groups,
-        "ktae/single_rollout_group_share": (rollouts <= 1).sum().item() / groups,
-        "ktae/nonzero_token_share": occurrences[value > 0].sum().item() / tokens,
-        "ktae/mean_abs_value": (occurrences * value).sum().item() / tokens,
-        "ktae/saturated_token_share": occurrences[value > saturation].sum().item() / tokens,
+        "ktae/single_rollout_group_share": (rollouts == 1).sum().item() / groups,
+        "ktae/nonzero_token_share": result.n_nonzero / tokens,
+        "ktae/mean_abs_value": result.total_magnitude / tokens,
+        "ktae/saturated_token_share": result.n_saturated / tokens,
     }
 
 

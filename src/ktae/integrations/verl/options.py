@@ -48,12 +48,12 @@ def parse_options(algorithm: Any) -> Options:
     given = _plain(get("ktae", None))
     settings = _rename_aliases(given)
     correct_key = settings.pop("correct_key", None)
-    if correct_key is not None and not isinstance(correct_key, str):
+    if correct_key is not None and (not isinstance(correct_key, str) or not correct_key):
         raise ValueError(f"+algorithm.ktae.correct_key={correct_key!r}: give the name of a reward extra, such as acc.")
     if settings.pop("bottom", None) is not None:
         logger.warning("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
     known = [field.name for field in fields(KTAEConfig)]
-    unknown = sorted(set(settings) - set(known))
+    unknown = sorted(str(name) for name in settings if name not in known)
     if unknown:
         raise ValueError(
             f"Unknown option +algorithm.ktae.{unknown[0]}. Known options: {', '.join([*known, 'correct_key'])}; and "
@@ -84,7 +84,7 @@ def _plain(options: Any) -> dict[str, Any]:
         from omegaconf import OmegaConf
 
         options = OmegaConf.to_container(options, resolve=True)  # pyright: ignore[reportArgumentType]
-    return dict(options)  # pyright: ignore[reportArgumentType]
+    return {name: value for name, value in options.items() if value is not None}  # null: as if not given
 
 
 def _rename_aliases(given: dict[str, Any]) -> dict[str, Any]:
@@ -94,6 +94,7 @@ def _rename_aliases(given: dict[str, Any]) -> dict[str, Any]:
             if name in given:
                 raise ValueError(f"+algorithm.ktae.{alias} and +algorithm.ktae.{name} are one option: give it once.")
             settings[name] = given[alias]
-    if given.get("pad_token_id") is not None:
-        settings["ignore_token_ids"] = [*(settings.get("ignore_token_ids") or []), given["pad_token_id"]]
+    if "pad_token_id" in given:
+        ignored = settings.get("ignore_token_ids", [])
+        settings["ignore_token_ids"] = [*(ignored if isinstance(ignored, list) else [ignored]), given["pad_token_id"]]
     return settings

@@ -32,7 +32,13 @@ def install() -> None:
 
 
 def _register(core_algos: ModuleType) -> None:
-    core_algos.register_adv_est(NAME)(compute_advantage)
+    try:
+        core_algos.register_adv_est(NAME)(compute_advantage)
+    except ValueError as error:
+        raise ValueError(
+            f"Two advantage estimators are called {NAME}, the other one from a veRL or a module of yours ({error}). "
+            "Remove it, or switch this one off with VERL_USE_EXTERNAL_PLUGINS=none."
+        ) from error
 
 
 def _wrap(seams: dict[str, Wrap], module: ModuleType) -> None:

@@ -30,7 +30,7 @@ def lend_batch(compute_advantage: Callable) -> Callable:
 
 
 def _fetch(batch: Any, correct_key: str | None) -> Lent:
-    import transfer_queue as tq  # the trainer has it; at the top it would cost every process of the run
+    import transfer_queue as tq  # here, since the plug-in is imported where TransferQueue may be missing
 
     fields = ["responses", "rm_scores"]
     if correct_key is not None:
@@ -67,21 +67,31 @@ def _split(key: str) -> tuple[str, int]:
 
 
 def _reward_extra(data: Any, name: str) -> list[Any]:
-    if name in data.keys():  # noqa: SIM118  (a TensorDict; a colocated reward model writes its extras as fields)
-        return _values(data[name])
+    """Values of a reward extra, one a row: from the reward loop's record, else from a field of its own.
+
+    The latter is where a colocated reward model leaves it; the dataset's columns are fields too, hence the order.
+    """
     infos = [(fields or {}).get("reward_extra_info") or {} for fields in _values(data["extra_fields"])]
-    if not any(name in info for info in infos):
-        raise ValueError(
-            f"+algorithm.ktae.correct_key={name}: the reward extras have no such key. They have "
-            f"{sorted({key for info in infos for key in info})}. Let the reward function return a dict with `score` "
-            f"and `{name}`."
-        )
-    return [info.get(name) for info in infos]
+    if any(name in info for info in infos):
+        return [info.get(name) for info in infos]
+    if name in data.keys():  # noqa: SIM118  (a TensorDict)
+        return _values(data[name])
+    known = sorted({str(key) for info in infos for key in info})
+    raise ValueError(
+        f"+algorithm.ktae.correct_key={name}: the reward extras have no such key. They have {known}. "
+        f"Let the reward function return a dict with `score` and `{name}`."
+    )
 
 
 def _values(column: Any) -> list[Any]:
     """The rows of a tensor or non-tensor field; TransferQueue's backends wrap the latter in different ways."""
-    return [value.item() if isinstance(value, Tensor) else getattr(value, "data", value) for value in column]
+    from tensordict import NonTensorData, TensorDictBase  # veRL has it
+
+    if isinstance(column, Tensor):
+        return list(column.unbind() if column.is_nested else column.numpy(force=True))
+    if isinstance(column, TensorDictBase):
+        column = column.tolist()
+    return [value.data if isinstance(value, NonTensorData) else value for value in column]
 
 
 def _padded(rows: Tensor) -> Tensor:
