@@ -7,6 +7,7 @@ the tokens, and memory does not grow with the number of groups.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,14 +27,18 @@ class Rollouts(NamedTuple):
     """
 
     of_row: Tensor  # [B] rollout of each row
+    row_length: Tensor  # [B] unmasked tokens
     group: Tensor  # [R] group of each rollout
     correct: Tensor  # [R] bool
-    n_tokens: Tensor  # [R] unmasked tokens
     n_groups: int
+
+    def lengths(self) -> Tensor:
+        """Unmasked tokens of each rollout [R]."""
+        return torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
 
     def outcome_counts(self) -> tuple[Tensor, Tensor]:
         """Number of correct and of incorrect rollouts with at least one unmasked token, [n_groups] each."""
-        counted = self.n_tokens > 0
+        counted = self.lengths() > 0
         correct = torch.bincount(self.group[counted & self.correct], minlength=self.n_groups)
         incorrect = torch.bincount(self.group[counted & ~self.correct], minlength=self.n_groups)
         return correct, incorrect
@@ -76,37 +81,44 @@ def count_tokens(
     for row in _chunks(rollouts, groups, width):
         rollout = rollouts.of_row[row]
         n_slots = int(slot[rollout].max()) // 8 * 8 + 8  # a multiple of 8 for _count_true
-        row, row_slot = row.to(device), slot[rollout].to(device)
-        row_group, row_correct = rollouts.group[rollout].to(device), rollouts.correct[rollout].long().to(device)
+        n = int(rollouts.row_length[row].sum())
+        row, length, row_group, row_slot, row_correct = (
+            x.to(device)
+            for x in (
+                row,
+                rollouts.row_length[row],
+                rollouts.group[rollout],
+                slot[rollout],
+                rollouts.correct[rollout].long(),
+            )
+        )
 
-        mask = response_mask.index_select(0, row)  # [r, T]
-        lengths = mask.sum(1)
-        position = mask.view(-1).nonzero().squeeze(1)  # [n], in the chunk; the next line makes it the batch's
-        position += _per_token((row - torch.arange(len(row), device=device)) * width, lengths, len(position))
-        n = len(position)
+        position = _where_true(response_mask.index_select(0, row).view(-1))  # [n], in the rows of this chunk
+        position += _per_token((row - torch.arange(len(row), device=device)) * width, length, n)  # in the batch
 
         token_id, token = distinct(ids.index_select(0, position).long())
         group_id, local_group = torch.unique_consecutive(row_group, return_inverse=True)
-        key, pair = distinct(_per_token(local_group * len(token_id), lengths, n).add_(token))  # [P], [n]
+        key, pair = distinct(_per_token(local_group * len(token_id), length, n).add_(token))  # [P], [n]
         local_group = key // len(token_id)
-        group = group_id[local_group]
+        group = group_id.index_select(0, local_group)
 
-        side = _per_token(row_correct, lengths, n).add_(pair, alpha=2)  # pair and outcome
+        side = _per_token(row_correct, length, n).add_(pair, alpha=2)  # pair and outcome
         occurrences = torch.bincount(side, minlength=2 * len(key)).view(-1, 2)  # [P, 2]: incorrect, correct
-        document = side.mul_(n_slots).add_(_per_token(row_slot, lengths, n))  # pair, outcome and rollout
+        document = side.mul_(n_slots).add_(_per_token(row_slot, length, n))  # pair, outcome and rollout
         frequency = _document_frequency(document, 2 * len(key), n_slots).view(-1, 2)
-        length = torch.zeros(len(group_id), 2, dtype=torch.long, device=device).index_add_(0, local_group, occurrences)
+        total = torch.zeros(len(group_id), 2, dtype=torch.long, device=device).index_add_(0, local_group, occurrences)
+        total = total.index_select(0, local_group)
         counts = TokenCounts(
             group=group,
-            token_id=token_id[key % len(token_id)],
+            token_id=token_id.index_select(0, key % len(token_id)),
             a=frequency[:, 1],
             b=frequency[:, 0],
-            n_correct=n_correct[group],
-            n_incorrect=n_incorrect[group],
+            n_correct=n_correct.index_select(0, group),
+            n_incorrect=n_incorrect.index_select(0, group),
             occurrences_correct=occurrences[:, 1],
             occurrences_incorrect=occurrences[:, 0],
-            length_correct=length[local_group, 1],
-            length_incorrect=length[local_group, 0],
+            length_correct=total[:, 1],
+            length_incorrect=total[:, 0],
         )
         yield counts, position, pair
 
@@ -124,7 +136,7 @@ def same_counts(counts: TokenCounts) -> tuple[TokenCounts, Tensor]:
     kinds, kind = distinct(((counts.group - counts.group[0]) * len(tables) + table) * len(uses) + use)
     token = torch.empty_like(kinds)
     token[kind] = torch.arange(len(kind), device=kind.device)  # any token of the kind
-    return TokenCounts(*(x[token] for x in counts)), kind
+    return TokenCounts(*(x.index_select(0, token) for x in counts)), kind
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +155,7 @@ def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
         return torch.unique(values, return_inverse=True)
     cell = values - low if low else values
     occupied = torch.zeros(high - low + 1, dtype=torch.bool, device=values.device).index_fill_(0, cell, True)
-    found = occupied.nonzero().squeeze(1)
+    found = _where_true(occupied)
     rank = torch.empty(len(occupied), dtype=torch.long, device=values.device)  # read only where it is written
     rank.index_copy_(0, found, torch.arange(len(found), device=values.device))
     return found + low, rank.index_select(0, cell)
@@ -170,9 +182,14 @@ def _count_true(table: Tensor) -> Tensor:
     return total
 
 
-def _per_token(row_values: Tensor, lengths: Tensor, n: int) -> Tensor:
+def _where_true(mask: Tensor) -> Tensor:
+    """Indices of the true elements [N], ascending; on the CPU numpy finds them three times as fast as torch."""
+    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
+
+
+def _per_token(row_values: Tensor, row_length: Tensor, n: int) -> Tensor:
     """Values of the rows [r] as a new tensor, one value for each token [n] of a row."""
-    return row_values.repeat_interleave(lengths, output_size=n)
+    return row_values.repeat_interleave(row_length, output_size=n)
 
 
 def _rank_within_group(group: Tensor) -> Tensor:
@@ -187,7 +204,7 @@ def _rank_within_group(group: Tensor) -> Tensor:
 def _chunks(rollouts: Rollouts, groups: Tensor, width: int) -> Iterator[Tensor]:
     """Rows [r] of the groups that have tokens to count, ordered by group, whole groups at a time."""
     group = rollouts.group[rollouts.of_row]
-    tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, rollouts.group, rollouts.n_tokens)
+    tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, group, rollouts.row_length)
     groups = groups & (tokens > 0)
     # Padding is read too, if cheaply: eight positions cost as much as a token.
     cost = (tokens + torch.bincount(group, minlength=rollouts.n_groups) * (width // 8)) * groups

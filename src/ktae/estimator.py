@@ -168,7 +168,7 @@ def estimate(
         figures += _figures(value.abs(), counts, config)
     nonzero, saturated, magnitude = figures.tolist()
     return Estimate(
-        advantages, n_correct, n_incorrect, int(rollouts.n_tokens.sum()), int(nonzero), int(saturated), magnitude
+        advantages, n_correct, n_incorrect, int(rollouts.row_length.sum()), int(nonzero), int(saturated), magnitude
     )
 
 
@@ -291,5 +291,5 @@ def _rollouts(mask: Tensor, index: Any, is_correct: Any, rollout_index: Any) -> 
         rollouts, of_row = distinct(row_group * len(names) + label)
         n_rollouts = len(rollouts)
     last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
-    n_tokens = row.new_zeros(n_rollouts).index_add(0, of_row, mask.sum(1).cpu())
-    return Rollouts(of_row, row_group[last_row], row_correct[last_row], n_tokens, len(labels)), last_row, labels
+    row_length = mask.sum(1).cpu()
+    return Rollouts(of_row, row_length, row_group[last_row], row_correct[last_row], len(labels)), last_row, labels

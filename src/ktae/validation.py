@@ -108,7 +108,7 @@ def _bool_mask(response_mask: Tensor) -> Tensor:
         return response_mask
     if response_mask.dtype not in (*INTEGERS, *FLOATS):
         raise ValueError(f"response_mask is {response_mask.dtype}: a mask holds 0 and 1, as bool, integers or floats.")
-    mask = response_mask != 0
+    mask = response_mask.bool()
     # Values from 0 to 1 that add up to the number of those other than 0 are all 0 or 1. NaN fails, too.
     low, high = response_mask.aminmax() if response_mask.numel() else (0, 1)
     fractions = response_mask.is_floating_point() and response_mask.sum(dtype=torch.float64) != mask.sum()
