@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN = .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 # A real veRL training run on the CPU, then the key tokens of real rollouts.
 demo: .venv/installed
@@ -24,6 +24,10 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,dev]'
 	touch $@
+
+# Ratios to veRL's own grpo; PLOT=directory writes a plot there.
+bench: .venv/installed
+	$(BIN)/python benchmarks/bench.py $(if $(PLOT),--plot $(PLOT))
 
 clean:
 	rm -rf .venv

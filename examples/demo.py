@@ -1,5 +1,7 @@
 """`make demo`: a real veRL training run on the CPU with `algorithm.adv_estimator=ktae`, one line a step.
 
+More settings of veRL may follow: `python examples/demo.py +algorithm.ktae.preset=paper trainer.use_v1=False`.
+
 Real: `python -m verl.trainer.main_ppo`, Ray, TransferQueue, FSDP2, the optimizer. A stand-in: the rollout engine, a
 tiny Hugging Face model where vLLM would be. See rig/README.md.
 """
@@ -34,7 +36,7 @@ def main() -> None:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         make_assets(directory)
-        command = training_command(directory, STEPS, "algorithm.adv_estimator=ktae")
+        command = training_command(directory, STEPS, "algorithm.adv_estimator=ktae", *sys.argv[1:])
         print(
             "$ python -m verl.trainer.main_ppo algorithm.adv_estimator=ktae", f"... ({len(command) - 4} more settings)"
         )

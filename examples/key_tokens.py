@@ -1,6 +1,6 @@
 """The key tokens of real rollouts: which tokens speak for a correct answer, which against, and why.
 
-python examples/key_tokens.py [prompt number]
+python examples/key_tokens.py [prompt number, 0 to 3]
 """
 
 import sys
@@ -16,6 +16,8 @@ DATA = Path(__file__).parent / "data" / "amc23.npz"
 
 def main(number: int = 0, top: int = 6) -> None:
     data = np.load(DATA)
+    if not 0 <= number < len(data["prompt_uid"]):
+        sys.exit(f"There are prompts 0 to {len(data['prompt_uid']) - 1}.")
     prompt = data["prompt_uid"][number]
     text = dict(zip(data["token_id"].tolist(), data["token_text"].tolist(), strict=True))
     rows = data["uid"] == prompt
@@ -43,4 +45,4 @@ def main(number: int = 0, top: int = 6) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 0)

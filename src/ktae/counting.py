@@ -23,7 +23,7 @@ SMALL_TABLE = 1 << 18
 class Rollouts(NamedTuple):
     """The rollouts of a batch; a rollout has one row, or several when an agent's session was cut into rows.
 
-    Tensors on the CPU. There are few rollouts: what concerns them alone is computed there, whatever the batch is on.
+    Tensors on the CPU: there are few rollouts, and what concerns them alone is computed there.
     """
 
     of_row: Tensor  # [B] rollout of each row
@@ -32,16 +32,23 @@ class Rollouts(NamedTuple):
     correct: Tensor  # [R] bool
     n_groups: int
 
-    def lengths(self) -> Tensor:
-        """Unmasked tokens of each rollout [R]."""
-        return torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
+    def outcome_counts(self) -> Tensor:
+        """Number of incorrect and of correct rollouts with at least one unmasked token, [n_groups, 2]."""
+        length = torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
+        side = 2 * self.group + self.correct
+        return torch.bincount(side[length > 0], minlength=2 * self.n_groups).view(-1, 2)
 
-    def outcome_counts(self) -> tuple[Tensor, Tensor]:
-        """Number of correct and of incorrect rollouts with at least one unmasked token, [n_groups] each."""
-        counted = self.lengths() > 0
-        correct = torch.bincount(self.group[counted & self.correct], minlength=self.n_groups)
-        incorrect = torch.bincount(self.group[counted & ~self.correct], minlength=self.n_groups)
-        return correct, incorrect
+
+class Rows(NamedTuple):
+    """Rows of whole groups, in the order of their groups: a chunk to count. Tensors [r] on the batch's device."""
+
+    row: Tensor  # number of the row in the batch
+    length: Tensor  # unmasked tokens
+    group: Tensor
+    correct: Tensor  # 0 or 1
+    slot: Tensor  # number of its rollout within the group
+    n_tokens: int
+    n_slots: int
 
 
 class TokenCounts(NamedTuple):
@@ -59,68 +66,69 @@ class TokenCounts(NamedTuple):
     length_incorrect: Tensor  # [P]
 
 
+def chunks_of_groups(rollouts: Rollouts, groups: Tensor, width: int, device: torch.device) -> Iterator[Rows]:
+    """The rows, T = width, of the groups (bool [n_groups], on the CPU) that have tokens to count, in chunks."""
+    row_group = rollouts.group[rollouts.of_row]
+    tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, row_group, rollouts.row_length)
+    groups = groups & (tokens > 0)
+    # Padding is read too, if cheaply: eight positions cost as much as a token.
+    cost = (tokens + torch.bincount(row_group, minlength=rollouts.n_groups) * (width // 8)) * groups
+    chunk = (cost.cumsum(0) - cost) // CHUNK_TOKENS  # [n_groups]
+
+    row = groups[row_group].nonzero().squeeze(1)
+    row = row[row_group[row].argsort(stable=True)]
+    rollout = rollouts.of_row[row]
+    slot = _rank_within_group(rollouts.group)[rollout]
+    columns = (row, rollouts.row_length[row], row_group[row], rollouts.correct[rollout].long(), slot)
+    _, sizes = chunk[row_group[row]].unique_consecutive(return_counts=True)
+    for part in zip(*(column.split(sizes.tolist()) for column in columns), strict=True):
+        row, length, group, correct, slot = (column.to(device) for column in part)
+        yield Rows(row, length, group, correct, slot, n_tokens=int(part[1].sum()), n_slots=int(part[4].max()) + 1)
+
+
 def count_tokens(
-    responses: Tensor, response_mask: Tensor, rollouts: Rollouts, groups: Tensor
-) -> Iterator[tuple[TokenCounts, Tensor, Tensor]]:
-    """Count the unmasked tokens of the given groups.
+    responses: Tensor, response_mask: Tensor, rows: Rows, outcomes: Tensor
+) -> tuple[TokenCounts, Tensor, Tensor]:
+    """Count the unmasked tokens of the rows.
 
     Args:
         responses: token ids [B, T].
         response_mask: bool [B, T].
-        rollouts: the rollouts of the batch.
-        groups: bool [n_groups], those to count, on the CPU.
+        rows: those to count.
+        outcomes: number of incorrect and of correct rollouts of every group, [n_groups, 2].
 
-    Yields:
-        For some groups at a time, their counts; the flat positions [n] in the [B, T] batch of their tokens; the rows
-        [n] of the counts that these tokens belong to.
+    Returns:
+        The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
     """
-    device, width = responses.device, responses.shape[1]
-    ids = responses.reshape(-1)
-    n_correct, n_incorrect = (x.to(device) for x in rollouts.outcome_counts())
-    slot = _rank_within_group(rollouts.group)
-    for row in _chunks(rollouts, groups, width):
-        rollout = rollouts.of_row[row]
-        n_slots = int(slot[rollout].max()) // 8 * 8 + 8  # a multiple of 8 for _count_true
-        n = int(rollouts.row_length[row].sum())
-        row, length, row_group, row_slot, row_correct = (
-            x.to(device)
-            for x in (
-                row,
-                rollouts.row_length[row],
-                rollouts.group[rollout],
-                slot[rollout],
-                rollouts.correct[rollout].long(),
-            )
-        )
+    position = _where_true(response_mask.index_select(0, rows.row).view(-1))  # [n], in these rows
+    shift = (rows.row - torch.arange(len(rows.row), device=responses.device)) * responses.shape[1]
+    position += _per_token(shift, rows)  # in the batch
 
-        position = _where_true(response_mask.index_select(0, row).view(-1))  # [n], in the rows of this chunk
-        position += _per_token((row - torch.arange(len(row), device=device)) * width, length, n)  # in the batch
+    token_id, token = distinct(responses.reshape(-1).index_select(0, position).long())
+    group_id, row_group = torch.unique_consecutive(rows.group, return_inverse=True)
+    key, pair = distinct(_per_token(row_group * len(token_id), rows).add_(token))  # [P], [n]
+    group = key // len(token_id)  # [P], of group_id
 
-        token_id, token = distinct(ids.index_select(0, position).long())
-        group_id, local_group = torch.unique_consecutive(row_group, return_inverse=True)
-        key, pair = distinct(_per_token(local_group * len(token_id), length, n).add_(token))  # [P], [n]
-        local_group = key // len(token_id)
-        group = group_id.index_select(0, local_group)
-
-        side = _per_token(row_correct, length, n).add_(pair, alpha=2)  # pair and outcome
-        occurrences = torch.bincount(side, minlength=2 * len(key)).view(-1, 2)  # [P, 2]: incorrect, correct
-        document = side.mul_(n_slots).add_(_per_token(row_slot, length, n))  # pair, outcome and rollout
-        frequency = _document_frequency(document, 2 * len(key), n_slots).view(-1, 2)
-        total = torch.zeros(len(group_id), 2, dtype=torch.long, device=device).index_add_(0, local_group, occurrences)
-        total = total.index_select(0, local_group)
-        counts = TokenCounts(
-            group=group,
-            token_id=token_id.index_select(0, key % len(token_id)),
-            a=frequency[:, 1],
-            b=frequency[:, 0],
-            n_correct=n_correct.index_select(0, group),
-            n_incorrect=n_incorrect.index_select(0, group),
-            occurrences_correct=occurrences[:, 1],
-            occurrences_incorrect=occurrences[:, 0],
-            length_correct=total[:, 1],
-            length_incorrect=total[:, 0],
-        )
-        yield counts, position, pair
+    side = _per_token(rows.correct, rows).add_(pair, alpha=2)  # [n] pair and outcome
+    occurrences = torch.bincount(side, minlength=2 * len(key)).view(-1, 2)  # [P, 2]: incorrect, correct
+    frequency = _document_frequency(side, rows, 2 * len(key)).view(-1, 2)
+    length = torch.zeros(len(group_id), 2, dtype=torch.long, device=key.device).index_add_(0, group, occurrences)
+    length = length.index_select(0, group)
+    group = group_id.index_select(0, group)
+    n_rollouts = outcomes.index_select(0, group)
+    counts = TokenCounts(
+        group=group,
+        token_id=token_id.index_select(0, key % len(token_id)),
+        a=frequency[:, 1],
+        b=frequency[:, 0],
+        n_correct=n_rollouts[:, 1],
+        n_incorrect=n_rollouts[:, 0],
+        occurrences_correct=occurrences[:, 1],
+        occurrences_incorrect=occurrences[:, 0],
+        length_correct=length[:, 1],
+        length_incorrect=length[:, 0],
+    )
+    return counts, position, pair
 
 
 def same_counts(counts: TokenCounts) -> tuple[TokenCounts, Tensor]:
@@ -129,13 +137,12 @@ def same_counts(counts: TokenCounts) -> tuple[TokenCounts, Tensor]:
     Returns:
         The counts of K tokens, and for each of the P tokens which of these stands for it.
     """
-    tables, table = distinct(counts.a * (counts.b.max() + 1) + counts.b)
-    uses, use = distinct(
-        counts.occurrences_correct * (counts.occurrences_incorrect.max() + 1) + counts.occurrences_incorrect
-    )
-    kinds, kind = distinct(((counts.group - counts.group[0]) * len(tables) + table) * len(uses) + use)
-    token = torch.empty_like(kinds)
-    token[kind] = torch.arange(len(kind), device=kind.device)  # any token of the kind
+    kinds, kind = distinct(counts.a)
+    # Two columns at a time: the numbers stay small enough for tables.
+    for column in (counts.b, counts.occurrences_correct, counts.occurrences_incorrect, counts.group):
+        values, value = distinct(column)
+        kinds, kind = distinct(kind * len(values) + value)
+    token = torch.empty_like(kinds).index_copy_(0, kind, torch.arange(len(kind), device=kind.device))  # any of the kind
     return TokenCounts(*(x.index_select(0, token) for x in counts)), kind
 
 
@@ -161,12 +168,14 @@ def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
     return found + low, rank.index_select(0, cell)
 
 
-def _document_frequency(document: Tensor, n_rows: int, n_slots: int) -> Tensor:
-    """Number of distinct documents in each row [n_rows], for documents [n] numbered row * n_slots + slot."""
-    if n_rows * n_slots > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
-        return torch.bincount(torch.unique(document) // n_slots, minlength=n_rows)
-    table = torch.zeros(n_rows * n_slots, dtype=torch.bool, device=document.device).index_fill_(0, document, True)
-    return _count_true(table.view(n_rows, n_slots))
+def _document_frequency(side: Tensor, rows: Rows, n_sides: int) -> Tensor:
+    """Number of distinct rollouts of each side [n_sides], given the side of every token [n]. Overwrites `side`."""
+    n_slots = -(-rows.n_slots // 8) * 8  # for _count_true
+    document = side.mul_(n_slots).add_(_per_token(rows.slot, rows))
+    if n_sides * n_slots > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
+        return torch.bincount(torch.unique(document) // n_slots, minlength=n_sides)
+    table = torch.zeros(n_sides * n_slots, dtype=torch.bool, device=document.device).index_fill_(0, document, True)
+    return _count_true(table.view(n_sides, n_slots))
 
 
 def _count_true(table: Tensor) -> Tensor:
@@ -187,9 +196,9 @@ def _where_true(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
 
 
-def _per_token(row_values: Tensor, row_length: Tensor, n: int) -> Tensor:
-    """Values of the rows [r] as a new tensor, one value for each token [n] of a row."""
-    return row_values.repeat_interleave(row_length, output_size=n)
+def _per_token(values: Tensor, rows: Rows) -> Tensor:
+    """Values of the rows [r] as a new tensor, one for each of their tokens [n]."""
+    return values.repeat_interleave(rows.length, output_size=rows.n_tokens)
 
 
 def _rank_within_group(group: Tensor) -> Tensor:
@@ -199,18 +208,3 @@ def _rank_within_group(group: Tensor) -> Tensor:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device) - (size.cumsum(0) - size)[group[order]]
     return rank
-
-
-def _chunks(rollouts: Rollouts, groups: Tensor, width: int) -> Iterator[Tensor]:
-    """Rows [r] of the groups that have tokens to count, ordered by group, whole groups at a time."""
-    group = rollouts.group[rollouts.of_row]
-    tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, group, rollouts.row_length)
-    groups = groups & (tokens > 0)
-    # Padding is read too, if cheaply: eight positions cost as much as a token.
-    cost = (tokens + torch.bincount(group, minlength=rollouts.n_groups) * (width // 8)) * groups
-    chunk = (cost.cumsum(0) - cost) // CHUNK_TOKENS  # [n_groups]
-    row = groups[group].nonzero().squeeze(1)
-    row = row[group[row].argsort(stable=True)]
-    if len(row):
-        _, sizes = chunk[group[row]].unique_consecutive(return_counts=True)
-        yield from row.split(sizes.tolist())

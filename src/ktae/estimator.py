@@ -19,9 +19,9 @@ from ktae.association import (
     table_probability,
 )
 from ktae.config import KTAEConfig
-from ktae.counting import Rollouts, TokenCounts, count_tokens, distinct, same_counts
+from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, count_tokens, distinct, same_counts
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
-from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
+from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds, sum_rows
 
 RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
 SATURATED = 0.9
@@ -56,8 +56,7 @@ class Estimate(NamedTuple):
     """What :func:`estimate` returns: the advantages, and figures about what was added."""
 
     advantages: Tensor  # [B, T]
-    n_correct: Tensor  # [groups] rollouts with at least one unmasked token
-    n_incorrect: Tensor  # [groups]
+    outcomes: Tensor  # [groups, 2] incorrect and correct rollouts with at least one unmasked token
     n_tokens: int  # unmasked
     n_nonzero: int  # tokens with a key-token value other than 0
     n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
@@ -148,7 +147,7 @@ def estimate(
     if is_correct is None:
         is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
     rollouts, last_row, _ = _rollouts(mask, index, is_correct, rollout_index)
-    n_correct, n_incorrect = rollouts.outcome_counts()
+    outcomes = rollouts.outcome_counts()
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
@@ -158,18 +157,18 @@ def estimate(
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
     advantages = broadcast_rollout_advantages(rollout_advantages, mask, dtype)
 
+    mixed = (outcomes > 0).all(1)
+    outcomes_ = outcomes.to(mask.device)
     figures = torch.zeros(3, dtype=torch.float64, device=mask.device)
-    mixed = (n_correct > 0) & (n_incorrect > 0)
-    for counts, position, pair in count_tokens(responses, mask, rollouts, mixed):
+    for rows in chunks_of_groups(rollouts, mixed, mask.shape[1], mask.device):
+        counts, position, pair = count_tokens(responses, mask, rows, outcomes_)
         kinds, kind = same_counts(counts)
         value = score_tokens(kinds, config)["key_token_value"].index_select(0, kind)
         value = _ignore(value, counts.token_id, config)
         advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
         figures += _figures(value.abs(), counts, config)
     nonzero, saturated, magnitude = figures.tolist()
-    return Estimate(
-        advantages, n_correct, n_incorrect, int(rollouts.row_length.sum()), int(nonzero), int(saturated), magnitude
-    )
+    return Estimate(advantages, outcomes, int(rollouts.row_length.sum()), int(nonzero), int(saturated), magnitude)
 
 
 @torch.no_grad()
@@ -214,8 +213,12 @@ def key_token_table(
     rollouts, _, labels = _rollouts(mask, index, is_correct, rollout_index)
     every_group = torch.ones(rollouts.n_groups, dtype=torch.bool, device="cpu")
     nothing = TokenCounts(*[torch.zeros(0, dtype=torch.long, device=mask.device)] * len(TokenCounts._fields))
-    chunks = [nothing, *(counts for counts, _, _ in count_tokens(responses, mask, rollouts, every_group))]
-    counts = TokenCounts(*(torch.cat(column) for column in zip(*chunks, strict=True)))
+    outcomes = rollouts.outcome_counts().to(mask.device)
+    chunks = [
+        count_tokens(responses, mask, rows, outcomes)[0]
+        for rows in chunks_of_groups(rollouts, every_group, mask.shape[1], mask.device)
+    ]
+    counts = TokenCounts(*(torch.cat(column) for column in zip(nothing, *chunks, strict=True)))
     statistics = score_tokens(counts, config)
     statistics["key_token_value"] = _ignore(statistics["key_token_value"], counts.token_id, config)
     return KeyTokenTable(
@@ -291,5 +294,5 @@ def _rollouts(mask: Tensor, index: Any, is_correct: Any, rollout_index: Any) -> 
         rollouts, of_row = distinct(row_group * len(names) + label)
         n_rollouts = len(rollouts)
     last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
-    row_length = mask.sum(1).cpu()
+    row_length = sum_rows(mask, torch.long)
     return Rollouts(of_row, row_length, row_group[last_row], row_correct[last_row], len(labels)), last_row, labels

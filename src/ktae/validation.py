@@ -94,6 +94,15 @@ def broadcast_rollout_advantages(rollout_advantages: Any, mask: Tensor, dtype: t
     return advantages
 
 
+def sum_rows(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sums of the rows of [B, T] as [B] of the dtype, on the CPU.
+
+    In parts, so that the copy in the dtype that torch makes of all summands stays in the caches.
+    """
+    parts = matrix.split(max(1, (1 << 16) // max(matrix.shape[1], 1)))
+    return torch.cat([part.sum(1, dtype=dtype) for part in parts]).cpu()
+
+
 def describe(value: Any) -> str:
     """Dtype, shape and device of a tensor, type and length of anything else."""
     if isinstance(value, Tensor):
@@ -124,9 +133,7 @@ def _bool_mask(response_mask: Tensor) -> Tensor:
 def _finite_scores(token_level_rewards: Tensor) -> Tensor:
     if token_level_rewards.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"token_level_rewards is {token_level_rewards.dtype}: rewards are real numbers, as float32.")
-    # In parts, so that the float64 copy that torch makes of other dtypes stays in the caches.
-    parts = token_level_rewards.detach().split(max(1, (1 << 16) // max(token_level_rewards.shape[1], 1)))
-    scores = torch.cat([part.sum(1, dtype=torch.float64) for part in parts]).cpu()
+    scores = sum_rows(token_level_rewards.detach(), torch.float64)
     if not scores.isfinite().all():
         row = int((~scores.isfinite()).nonzero()[0])
         raise ValueError(

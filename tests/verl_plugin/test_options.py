@@ -47,6 +47,7 @@ def test_names_of_the_published_scripts(caplog):
         config = parse_options({"ktae": {**script, "ignore_token_ids": [5]}}).config
     assert config == KTAEConfig(information_gain_weight=2, ignore_token_ids=(5, 151643))
     assert "bottom has no effect" in caplog.text
+    assert "beta_ig=2 takes effect: the published code ignores it" in caplog.text
 
 
 def test_null_is_as_if_not_given():

@@ -104,12 +104,10 @@ def _take(values: Any, rows: Sequence[int] | None) -> Any:
 
 def _metrics(result: Estimate) -> dict[str, float]:
     """Figures for the tracker. V1 adds up the figures of several updates by words in their names, such as `min`."""
-    rollouts = result.n_correct + result.n_incorrect
-    mixed = (result.n_correct > 0) & (result.n_incorrect > 0)
-    groups, tokens = max(len(rollouts), 1), max(result.n_tokens, 1)
+    groups, tokens = max(len(result.outcomes), 1), max(result.n_tokens, 1)
     return {
-        "ktae/mixed_group_share": mixed.sum().item() / groups,
-        "ktae/single_rollout_group_share": (rollouts == 1).sum().item() / groups,
+        "ktae/mixed_group_share": (result.outcomes > 0).all(1).sum().item() / groups,
+        "ktae/single_rollout_group_share": (result.outcomes.sum(1) == 1).sum().item() / groups,
         "ktae/nonzero_token_share": result.n_nonzero / tokens,
         "ktae/mean_abs_value": result.total_magnitude / tokens,
         "ktae/saturated_token_share": result.n_saturated / tokens,

@@ -52,6 +52,11 @@ def parse_options(algorithm: Any) -> Options:
         raise ValueError(f"+algorithm.ktae.correct_key={correct_key!r}: give the name of a reward extra, such as acc.")
     if settings.pop("bottom", None) is not None:
         logger.warning("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
+    if given.get("beta_ig", 1) != 1:
+        logger.warning(
+            "+algorithm.ktae.beta_ig=%s takes effect: the published code ignores it and computes with 1.",
+            given["beta_ig"],
+        )
     known = [field.name for field in fields(KTAEConfig)]
     unknown = sorted(str(name) for name in settings if name not in known)
     if unknown:
