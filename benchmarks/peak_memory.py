@@ -1,5 +1,7 @@
 """Peak memory of one call beyond inputs and outputs, in a process of its own (Linux): `peak_memory.py BATCH.pt`."""
 
+import ctypes
+import gc
 import re
 import sys
 from pathlib import Path
@@ -18,6 +20,8 @@ def main(path):
     torch.set_num_threads(1)
     rewards, mask, responses, uid = torch.load(path, weights_only=False)
     compute_ktae_advantage(rewards[:32], mask[:32], responses[:32], uid[:32])  # loads torch's code for it
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # or the call could use what loading has left
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
     advantages, _ = compute_ktae_advantage(rewards, mask, responses, uid)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Tokens in a chunk: enough to make the cost of calling torch small, little enough for its tables to stay in the caches.
-CHUNK_TOKENS = 1 << 17
+CHUNK_TOKENS = 3 << 15
 
 # A table with a cell for every possible value beats sorting the values up to about this many cells per value ...
 CELLS_PER_VALUE = 16
@@ -93,14 +93,14 @@ def count_tokens(
 
     Args:
         responses: token ids [B, T].
-        response_mask: bool [B, T].
+        response_mask: [B, T] of 0 and 1.
         rows: those to count.
-        outcomes: number of incorrect and of correct rollouts of every group, [n_groups, 2].
+        outcomes: number of incorrect and of correct rollouts of every group, [n_groups, 2], on the CPU.
 
     Returns:
         The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
     """
-    position = _where_true(response_mask.index_select(0, rows.row).view(-1))  # [n], in these rows
+    position = _where_true(response_mask.index_select(0, rows.row).view(-1).bool())  # [n], in these rows
     shift = (rows.row - torch.arange(len(rows.row), device=responses.device)) * responses.shape[1]
     position += _per_token(shift, rows)  # in the batch
 
@@ -115,7 +115,7 @@ def count_tokens(
     length = torch.zeros(len(group_id), 2, dtype=torch.long, device=key.device).index_add_(0, group, occurrences)
     length = length.index_select(0, group)
     group = group_id.index_select(0, group)
-    n_rollouts = outcomes.index_select(0, group)
+    n_rollouts = outcomes.to(key.device).index_select(0, group)
     counts = TokenCounts(
         group=group,
         token_id=token_id.index_select(0, key % len(token_id)),

@@ -21,7 +21,7 @@ from ktae.association import (
 from ktae.config import KTAEConfig
 from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, count_tokens, distinct, same_counts
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
-from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds, sum_rows
+from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
 RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
 SATURATED = 0.9
@@ -143,10 +143,10 @@ def estimate(
 ) -> Estimate:
     """:func:`compute_ktae_advantage` with figures for a tracker. Same arguments and errors."""
     config = check_config(config)
-    mask, scores = check_batch(token_level_rewards, response_mask, responses)
+    scores, row_length = check_batch(token_level_rewards, response_mask, responses)
     if is_correct is None:
         is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
-    rollouts, last_row, _ = _rollouts(mask, index, is_correct, rollout_index)
+    rollouts, last_row, _ = _rollouts(row_length, index, is_correct, rollout_index)
     outcomes = rollouts.outcome_counts()
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
@@ -155,13 +155,13 @@ def estimate(
             scores[last_row], rollouts.group, config.norm_adv_by_std, config.epsilon
         )[rollouts.of_row]
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
-    advantages = broadcast_rollout_advantages(rollout_advantages, mask, dtype)
+    advantages = broadcast_rollout_advantages(rollout_advantages, response_mask, dtype)
 
     mixed = (outcomes > 0).all(1)
-    outcomes_ = outcomes.to(mask.device)
-    figures = torch.zeros(3, dtype=torch.float64, device=mask.device)
-    for rows in chunks_of_groups(rollouts, mixed, mask.shape[1], mask.device):
-        counts, position, pair = count_tokens(responses, mask, rows, outcomes_)
+    device, width = responses.device, responses.shape[1]
+    figures = torch.zeros(3, dtype=torch.float64, device=device)
+    for rows in chunks_of_groups(rollouts, mixed, width, device):
+        counts, position, pair = count_tokens(responses, response_mask, rows, outcomes)
         kinds, kind = same_counts(counts)
         value = score_tokens(kinds, config)["key_token_value"].index_select(0, kind)
         value = _ignore(value, counts.token_id, config)
@@ -205,18 +205,19 @@ def key_token_table(
         (tensor([0.3333, 0.3333, 1.0000], dtype=torch.float64), tensor([ 1., -1.,  0.], dtype=torch.float64))
     """
     config = check_config(config)
-    mask, scores = check_batch(token_level_rewards, response_mask, responses)
+    scores, row_length = check_batch(token_level_rewards, response_mask, responses)
     if rollout_advantages is not None:
-        broadcast_rollout_advantages(rollout_advantages, mask, torch.float64)
+        broadcast_rollout_advantages(rollout_advantages, response_mask, torch.float64)
     if is_correct is None:
         is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
-    rollouts, _, labels = _rollouts(mask, index, is_correct, rollout_index)
+    rollouts, _, labels = _rollouts(row_length, index, is_correct, rollout_index)
     every_group = torch.ones(rollouts.n_groups, dtype=torch.bool, device="cpu")
-    nothing = TokenCounts(*[torch.zeros(0, dtype=torch.long, device=mask.device)] * len(TokenCounts._fields))
-    outcomes = rollouts.outcome_counts().to(mask.device)
+    device, width = responses.device, responses.shape[1]
+    nothing = TokenCounts(*[torch.zeros(0, dtype=torch.long, device=device)] * len(TokenCounts._fields))
+    outcomes = rollouts.outcome_counts()
     chunks = [
-        count_tokens(responses, mask, rows, outcomes)[0]
-        for rows in chunks_of_groups(rollouts, every_group, mask.shape[1], mask.device)
+        count_tokens(responses, response_mask, rows, outcomes)[0]
+        for rows in chunks_of_groups(rollouts, every_group, width, device)
     ]
     counts = TokenCounts(*(torch.cat(column) for column in zip(nothing, *chunks, strict=True)))
     statistics = score_tokens(counts, config)
@@ -281,9 +282,11 @@ def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tens
     return torch.stack([(occurrences * column).sum(dtype=torch.float64) for column in columns])
 
 
-def _rollouts(mask: Tensor, index: Any, is_correct: Any, rollout_index: Any) -> tuple[Rollouts, Tensor, list[Any]]:
+def _rollouts(
+    row_length: Tensor, index: Any, is_correct: Any, rollout_index: Any
+) -> tuple[Rollouts, Tensor, list[Any]]:
     """The rollouts of the batch, the last row of each, and the label of each group; on the CPU."""
-    batch_size = len(mask)
+    batch_size = len(row_length)
     row_group, labels = group_ids(index, batch_size)
     row_correct = check_outcomes(is_correct, batch_size)
     row = torch.arange(batch_size, device="cpu")
@@ -294,5 +297,4 @@ def _rollouts(mask: Tensor, index: Any, is_correct: Any, rollout_index: Any) -> 
         rollouts, of_row = distinct(row_group * len(names) + label)
         n_rollouts = len(rollouts)
     last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
-    row_length = sum_rows(mask, torch.long)
     return Rollouts(of_row, row_length, row_group[last_row], row_correct[last_row], len(labels)), last_row, labels

@@ -24,7 +24,7 @@ def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) ->
     """Check the three [B, T] tensors.
 
     Returns:
-        The mask as bool [B, T], and each row's reward, summed over all positions, as float64 [B] on the CPU.
+        Each row's reward, summed over all positions, as float64 [B], and its number of unmasked tokens [B]; on the CPU.
     """
     batch = {"token_level_rewards": token_level_rewards, "response_mask": response_mask, "responses": responses}
     listing = "\n".join(f"  {name}: {describe(value)}" for name, value in batch.items())
@@ -46,7 +46,7 @@ def check_batch(token_level_rewards: Any, response_mask: Any, responses: Any) ->
             f"`responses` holds token ids, which are integers, got {responses.dtype}; int64 is what tokenizers give. "
             "Ids that went through a float tensor may have been rounded."
         )
-    return _bool_mask(response_mask), _finite_scores(token_level_rewards)
+    return _finite_scores(token_level_rewards), _row_lengths(response_mask)
 
 
 def check_outcomes(is_correct: Any, batch_size: int) -> Tensor:
@@ -74,33 +74,28 @@ def exceeds(scores: Tensor, threshold: float, dtype: torch.dtype) -> Tensor:
     return scores > rounded
 
 
-def broadcast_rollout_advantages(rollout_advantages: Any, mask: Tensor, dtype: torch.dtype) -> Tensor:
+def broadcast_rollout_advantages(rollout_advantages: Any, response_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """`rollout_advantages` [B] or [B, T] as a new [B, T] tensor of the dtype, 0 where the mask is."""
+    shape = response_mask.shape
     dense = isinstance(rollout_advantages, Tensor) and rollout_advantages.layout == torch.strided
-    if not dense or rollout_advantages.is_complex() or rollout_advantages.shape not in (mask.shape, mask.shape[:1]):
+    if not dense or rollout_advantages.is_complex() or rollout_advantages.shape not in (shape, shape[:1]):
         raise ValueError(
-            f"rollout_advantages: {describe(rollout_advantages)} for a batch of shape {list(mask.shape)}. KTAE needs a "
+            f"rollout_advantages: {describe(rollout_advantages)} for a batch of shape {list(shape)}. KTAE needs a "
             "real tensor [batch] or [batch, response_length]; a [batch, 1] column needs `.squeeze(1)`."
         )
-    values = rollout_advantages if rollout_advantages.ndim == 2 else rollout_advantages[:, None]
-    values = values.to(mask.device, dtype)
-    advantages = torch.where(mask, values, 0.0).contiguous()
-    if not values.isfinite().all() and not advantages.isfinite().all():  # under the mask anything may stand
+    values = rollout_advantages.to(response_mask.device, dtype)
+    finite = bool(values.isfinite().all())
+    values = values if values.ndim == 2 else values[:, None].expand(shape)
+    advantages = torch.empty(shape, dtype=dtype, device=response_mask.device)
+    for part, value, mask in zip(*map(_parts, (advantages, values, response_mask)), strict=True):
+        part.copy_(torch.where(mask.bool(), value, 0.0))
+    if not finite and not advantages.isfinite().all():  # under the mask anything may stand
         row, column = (~advantages.isfinite()).nonzero()[0].tolist()
         raise ValueError(
             f"The rollout-level advantage of row {row} is {advantages[row, column].item()}: KTAE adds to a finite one. "
             "The usual causes are a baseline divided by a standard deviation of 0, and rewards beyond float32."
         )
     return advantages
-
-
-def sum_rows(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sums of the rows of [B, T] as [B] of the dtype, on the CPU.
-
-    In parts, so that the copy in the dtype that torch makes of all summands stays in the caches.
-    """
-    parts = matrix.split(max(1, (1 << 16) // max(matrix.shape[1], 1)))
-    return torch.cat([part.sum(1, dtype=dtype) for part in parts]).cpu()
 
 
 def describe(value: Any) -> str:
@@ -112,28 +107,37 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {size}".strip()
 
 
-def _bool_mask(response_mask: Tensor) -> Tensor:
-    if response_mask.dtype == torch.bool:
-        return response_mask
-    if response_mask.dtype not in (*INTEGERS, *FLOATS):
+def _parts(matrix: Tensor) -> tuple[Tensor, ...]:
+    """The rows of [B, T], some at a time: what is made of a part stays in the caches, and takes little memory."""
+    return matrix.split(_part_rows(matrix))
+
+
+def _part_rows(matrix: Tensor) -> int:
+    return max(1, (1 << 16) // max(matrix.shape[1], 1))
+
+
+def _row_lengths(response_mask: Tensor) -> Tensor:
+    if response_mask.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"response_mask is {response_mask.dtype}: a mask holds 0 and 1, as bool, integers or floats.")
-    mask = response_mask.bool()
-    # Values from 0 to 1 that add up to the number of those other than 0 are all 0 or 1. NaN fails, too.
-    low, high = response_mask.aminmax() if response_mask.numel() else (0, 1)
-    fractions = response_mask.is_floating_point() and response_mask.sum(dtype=torch.float64) != mask.sum()
+    lengths = _row_sums(response_mask, torch.long, cast=torch.bool)
+    if response_mask.dtype == torch.bool or response_mask.numel() == 0:
+        return lengths
+    low, high = response_mask.aminmax()
+    # Numbers from 0 to 1 that add up to the number of those other than 0 are 0 or 1. NaN fails the first test.
+    fractions = response_mask.is_floating_point() and _row_sums(response_mask, torch.float64).sum() != lengths.sum()
     if not (low >= 0 and high <= 1) or fractions:
-        row, column = (response_mask != mask).nonzero()[0].tolist()
+        row, column = (response_mask != response_mask.bool()).nonzero()[0].tolist()
         raise ValueError(
             f"response_mask[{row}, {column}] is {response_mask[row, column].item()}: a mask holds 0 and 1. "
             "Weights per token belong in the loss, not in the mask."
         )
-    return mask
+    return lengths
 
 
 def _finite_scores(token_level_rewards: Tensor) -> Tensor:
     if token_level_rewards.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"token_level_rewards is {token_level_rewards.dtype}: rewards are real numbers, as float32.")
-    scores = sum_rows(token_level_rewards.detach(), torch.float64)
+    scores = _row_sums(token_level_rewards.detach(), torch.float64)
     if not scores.isfinite().all():
         row = int((~scores.isfinite()).nonzero()[0])
         raise ValueError(
@@ -141,3 +145,12 @@ def _finite_scores(token_level_rewards: Tensor) -> Tensor:
             "The usual causes are a reward function that divides by 0 and a KL term between log-probabilities of -inf."
         )
     return scores
+
+
+def _row_sums(matrix: Tensor, dtype: torch.dtype, cast: torch.dtype | None = None) -> Tensor:
+    """Sums of the rows of [B, T] in the dtype, [B] on the CPU; of the elements as `cast` if given."""
+    sums = torch.empty(len(matrix), 1, dtype=dtype, device=matrix.device)
+    for part, out in zip(_parts(matrix), sums.split(_part_rows(matrix)), strict=True):
+        # Into `out`: a small result between the large temporaries would keep the allocator from reusing their memory.
+        torch.sum(part if cast is None else part.to(cast), 1, keepdim=True, dtype=dtype, out=out)
+    return sums.squeeze(1).cpu()
