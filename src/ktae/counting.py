@@ -131,19 +131,19 @@ def count_tokens(
     return counts, position, pair
 
 
-def same_counts(counts: TokenCounts) -> tuple[TokenCounts, Tensor]:
-    """Keep one of the tokens of a group that have the same counts, and therefore the same statistics.
+def contingency_tables(counts: TokenCounts) -> tuple[Tensor, Tensor]:
+    """The distinct tables of the tokens: there are far fewer of them than tokens.
 
     Returns:
-        The counts of K tokens, and for each of the P tokens which of these stands for it.
+        Cells a, b, c, d of D tables, [4, D], and which of them is the table of each token [P].
     """
-    kinds, kind = distinct(counts.a)
-    # Two columns at a time: the numbers stay small enough for tables.
-    for column in (counts.b, counts.occurrences_correct, counts.occurrences_incorrect, counts.group):
-        values, value = distinct(column)
-        kinds, kind = distinct(kind * len(values) + value)
-    token = torch.empty_like(kinds).index_copy_(0, kind, torch.arange(len(kind), device=kind.device))  # any of the kind
-    return TokenCounts(*(x.index_select(0, token) for x in counts)), kind
+    size = int(torch.maximum(counts.n_correct, counts.n_incorrect).max()) + 1 if len(counts.a) else 1
+    # Numbered in two steps, first the group's outcomes, which keeps the numbers small.
+    compositions, composition = distinct(counts.n_correct * size + counts.n_incorrect)
+    tables, table = distinct((composition * size + counts.a) * size + counts.b)
+    composition = compositions[tables // size**2]
+    a, b = tables // size % size, tables % size
+    return torch.stack([a, b, composition // size - a, composition % size - b]), table
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:

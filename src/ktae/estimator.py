@@ -19,7 +19,7 @@ from ktae.association import (
     table_probability,
 )
 from ktae.config import KTAEConfig
-from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, count_tokens, distinct, same_counts
+from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, contingency_tables, count_tokens, distinct
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
@@ -162,9 +162,7 @@ def estimate(
     figures = torch.zeros(3, dtype=torch.float64, device=device)
     for rows in chunks_of_groups(rollouts, mixed, width, device):
         counts, position, pair = count_tokens(responses, response_mask, rows, outcomes)
-        kinds, kind = same_counts(counts)
-        value = score_tokens(kinds, config)["key_token_value"].index_select(0, kind)
-        value = _ignore(value, counts.token_id, config)
+        value = score_tokens(counts, config)["key_token_value"]
         advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
         figures += _figures(value.abs(), counts, config)
     nonzero, saturated, magnitude = figures.tolist()
@@ -220,16 +218,16 @@ def key_token_table(
         for rows in chunks_of_groups(rollouts, every_group, width, device)
     ]
     counts = TokenCounts(*(torch.cat(column) for column in zip(nothing, *chunks, strict=True)))
-    statistics = score_tokens(counts, config)
-    statistics["key_token_value"] = _ignore(statistics["key_token_value"], counts.token_id, config)
     return KeyTokenTable(
-        index=[labels[group] for group in counts.group.tolist()], token_id=counts.token_id, **statistics
+        index=[labels[group] for group in counts.group.tolist()],
+        token_id=counts.token_id,
+        **score_tokens(counts, config),
     )
 
 
 def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
-    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name; no token is ignored."""
-    a, b, c, d = counts.a, counts.b, counts.n_correct - counts.a, counts.n_incorrect - counts.b
+    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name."""
+    (a, b, c, d), table = contingency_tables(counts)
     published = config.preset == "published"
     p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
     f, gain, h = fisher_score(p), information_gain(a, b, c, d), effect_size(a, b, c, d)
@@ -240,6 +238,7 @@ def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
         strength = (h1 * f + h2 * gain) / (h1 + h2)
     else:
         strength = h1 * f + h2 * gain
+    a, b, c, d, p, f, gain, h, strength = (x.index_select(0, table) for x in (a, b, c, d, p, f, gain, h, strength))
 
     mean_length = (counts.length_correct + counts.length_incorrect).double() / 2
     tf_correct, s_correct = bm25(counts.occurrences_correct, counts.length_correct, mean_length)
@@ -250,6 +249,9 @@ def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
 
     assert config.scale is not None  # resolved by KTAEConfig
     value = config.scale * torch.tanh(strength * direction / 2)
+    if config.ignore_token_ids:
+        ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
+        value = value.masked_fill(torch.isin(counts.token_id, ignored), 0.0)
     return {
         "a": a,
         "b": b,
@@ -266,12 +268,6 @@ def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
         "direction": direction,
         "key_token_value": value,
     }
-
-
-def _ignore(value: Tensor, token_id: Tensor, config: KTAEConfig) -> Tensor:
-    """Key-token values [P], 0 for the ids that the configuration ignores."""
-    ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
-    return value.masked_fill(torch.isin(token_id, ignored), 0.0) if len(ignored) else value
 
 
 def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tensor:
