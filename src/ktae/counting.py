@@ -33,10 +33,10 @@ class Rollouts(NamedTuple):
     n_groups: int
 
     def outcome_counts(self) -> Tensor:
-        """Number of incorrect and of correct rollouts with at least one unmasked token, [n_groups, 2]."""
+        """Number of incorrect and of correct rollouts with at least one unmasked token, [2, n_groups]."""
         length = torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
-        side = 2 * self.group + self.correct
-        return torch.bincount(side[length > 0], minlength=2 * self.n_groups).view(-1, 2)
+        side = self.correct * self.n_groups + self.group
+        return torch.bincount(side[length > 0], minlength=2 * self.n_groups).view(2, -1)
 
 
 class Rows(NamedTuple):
@@ -95,7 +95,7 @@ def count_tokens(
         responses: token ids [B, T].
         response_mask: [B, T] of 0 and 1.
         rows: those to count.
-        outcomes: number of incorrect and of correct rollouts of every group, [n_groups, 2], on the CPU.
+        outcomes: number of incorrect and of correct rollouts of every group, [2, n_groups], on the CPU.
 
     Returns:
         The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
@@ -109,24 +109,25 @@ def count_tokens(
     key, pair = distinct(_per_token(row_group * len(token_id), rows).add_(token))  # [P], [n]
     group = key // len(token_id)  # [P], of group_id
 
-    side = _per_token(rows.correct, rows).add_(pair, alpha=2)  # [n] pair and outcome
-    occurrences = torch.bincount(side, minlength=2 * len(key)).view(-1, 2)  # [P, 2]: incorrect, correct
-    frequency = _document_frequency(side, rows, 2 * len(key)).view(-1, 2)
-    length = torch.zeros(len(group_id), 2, dtype=torch.long, device=key.device).index_add_(0, group, occurrences)
-    length = length.index_select(0, group)
+    # From here on the first of two rows is about the incorrect rollouts, the second about the correct ones.
+    side = _per_token(rows.correct * len(key), rows).add_(pair)  # [n] outcome and pair
+    occurrences = torch.bincount(side, minlength=2 * len(key)).view(2, -1)  # [2, P]
+    frequency = _document_frequency(side, rows, 2 * len(key)).view(2, -1)
+    length = torch.zeros(2, len(group_id), dtype=torch.long, device=key.device).index_add_(1, group, occurrences)
+    length = length.index_select(1, group)
     group = group_id.index_select(0, group)
-    n_rollouts = outcomes.to(key.device).index_select(0, group)
+    n_rollouts = outcomes.to(key.device).index_select(1, group)
     counts = TokenCounts(
         group=group,
         token_id=token_id.index_select(0, key % len(token_id)),
-        a=frequency[:, 1],
-        b=frequency[:, 0],
-        n_correct=n_rollouts[:, 1],
-        n_incorrect=n_rollouts[:, 0],
-        occurrences_correct=occurrences[:, 1],
-        occurrences_incorrect=occurrences[:, 0],
-        length_correct=length[:, 1],
-        length_incorrect=length[:, 0],
+        a=frequency[1],
+        b=frequency[0],
+        n_correct=n_rollouts[1],
+        n_incorrect=n_rollouts[0],
+        occurrences_correct=occurrences[1],
+        occurrences_incorrect=occurrences[0],
+        length_correct=length[1],
+        length_incorrect=length[0],
     )
     return counts, position, pair
 

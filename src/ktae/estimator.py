@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
     """What :func:`estimate` returns: the advantages, and figures about what was added."""
 
     advantages: Tensor  # [B, T]
-    outcomes: Tensor  # [groups, 2] incorrect and correct rollouts with at least one unmasked token
+    outcomes: Tensor  # [2, groups] incorrect and correct rollouts with at least one unmasked token
     n_tokens: int  # unmasked
     n_nonzero: int  # tokens with a key-token value other than 0
     n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
@@ -157,7 +157,7 @@ def estimate(
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
     advantages = broadcast_rollout_advantages(rollout_advantages, response_mask, dtype)
 
-    mixed = (outcomes > 0).all(1)
+    mixed = (outcomes > 0).all(0)
     device, width = responses.device, responses.shape[1]
     figures = torch.zeros(3, dtype=torch.float64, device=device)
     for rows in chunks_of_groups(rollouts, mixed, width, device):

@@ -104,10 +104,10 @@ def _take(values: Any, rows: Sequence[int] | None) -> Any:
 
 def _metrics(result: Estimate) -> dict[str, float]:
     """Figures for the tracker. V1 adds up the figures of several updates by words in their names, such as `min`."""
-    groups, tokens = max(len(result.outcomes), 1), max(result.n_tokens, 1)
+    groups, tokens = max(result.outcomes.shape[1], 1), max(result.n_tokens, 1)
     return {
-        "ktae/mixed_group_share": (result.outcomes > 0).all(1).sum().item() / groups,
-        "ktae/single_rollout_group_share": (result.outcomes.sum(1) == 1).sum().item() / groups,
+        "ktae/mixed_group_share": (result.outcomes > 0).all(0).sum().item() / groups,
+        "ktae/single_rollout_group_share": (result.outcomes.sum(0) == 1).sum().item() / groups,
         "ktae/nonzero_token_share": result.n_nonzero / tokens,
         "ktae/mean_abs_value": result.total_magnitude / tokens,
         "ktae/saturated_token_share": result.n_saturated / tokens,
