@@ -51,7 +51,7 @@ def fisher_exact_pvalue(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         ValueError: a cell is negative or not an integer, or the shapes differ.
 
     Source:
-        R. A. Fisher, "On the Interpretation of chi2 from Contingency Tables", 1922. Section 3.1 of the KTAE paper.
+        R. A. Fisher, "On the Interpretation of chi2 from Contingency Tables", 1922.
 
     Example:
         >>> fisher_exact_pvalue(*torch.tensor([8, 2, 1, 5])).item()
@@ -63,7 +63,7 @@ def fisher_exact_pvalue(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 def table_probability(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     r"""Probability of the table given its margins, :math:`(a+b)!(c+d)!(a+c)!(b+d)! / (a!b!c!d!N!)`.
 
-    This is the "p-value" that the KTAE paper prints in eq. 2 and the `paper` preset uses: the hypergeometric
+    This is the "p-value" that the KTAE paper prints and the `paper` preset uses: the hypergeometric
     probability of the observed table alone.
 
     Args:
@@ -76,7 +76,7 @@ def table_probability(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         ValueError: a cell is negative or not an integer, or the shapes differ.
 
     Source:
-        KTAE paper, eq. 2.
+        Sun et al., arXiv 2505.16826.
 
     Example:
         >>> table_probability(*torch.tensor([8, 2, 1, 5])).item()  # 270 in 11440
@@ -101,7 +101,7 @@ def information_gain(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         ValueError: a cell is negative or not an integer, or the shapes differ.
 
     Source:
-        KTAE paper, section 3.1.
+        Sun et al., arXiv 2505.16826.
 
     Example:
         >>> information_gain(*torch.tensor([3, 0, 0, 5])).item()  # the token tells all: H(3/8)
@@ -132,7 +132,7 @@ def effect_size(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         ValueError: a cell is negative or not an integer, or the shapes differ.
 
     Source:
-        KTAE paper, section 3.2; J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, chapter 6.
+        J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, chapter 6.
 
     Example:
         >>> effect_size(*torch.tensor([4, 0, 0, 4])).item()
@@ -147,7 +147,7 @@ def effect_size(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
 
 
 def fisher_score(p: Tensor) -> Tensor:
-    r"""Fisher score :math:`F = \exp(-2p)`, and 0 where p = 1 (KTAE paper, section 3.1).
+    r"""Fisher score :math:`F = \exp(-2p)`, and 0 where p = 1.
 
     Args:
         p: p-values, float64, any shape.
@@ -179,7 +179,7 @@ def bm25(occurrences: Tensor, length: Tensor, mean_length: Tensor) -> tuple[Tens
         f and S, float64.
 
     Source:
-        KTAE paper, section 3.2, after Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
+        Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
         Beyond", 2009.
 
     Example:

@@ -22,8 +22,8 @@ class KTAEConfig:
     ==============  =================================================  ==============================================
     preset          `published` (the default)                          `paper` (as printed)
     ==============  =================================================  ==============================================
-    p-value         two-sided Fisher's exact test                      probability of the observed table (eq. 2)
-    strength        :math:`(h_1 F + h_2 IG) / (h_1 + h_2)`             :math:`h_1 F + h_2 IG` (eq. 9)
+    p-value         two-sided Fisher's exact test                      probability of the observed table
+    strength        :math:`(h_1 F + h_2 IG) / (h_1 + h_2)`             :math:`h_1 F + h_2 IG`
     scale           1: values in (-1, 1)                               1/2: sigmoid - 1/2, values in (-1/2, 1/2)
     ==============  =================================================  ==============================================
 
@@ -45,7 +45,7 @@ class KTAEConfig:
 
     Source:
         Sun et al., "KTAE: A Model-Free Algorithm to Key-Tokens Advantage Estimation in Mathematical Reasoning",
-        NeurIPS 2025, arXiv 2505.16826, section 3.
+        NeurIPS 2025, arXiv 2505.16826.
 
     Example:
         >>> KTAEConfig().scale, KTAEConfig(preset="paper").scale

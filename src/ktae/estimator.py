@@ -23,7 +23,7 @@ from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, contingency_t
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
-RATIO_EPSILON = 1e-5  # epsilon of eq. 7's ratios of saturations
+RATIO_EPSILON = 1e-5  # added to the denominators of the direction's ratios
 SATURATED = 0.9
 
 
@@ -103,7 +103,7 @@ def compute_ktae_advantage(
             are never modified.
 
     Source:
-        KTAE paper (arXiv 2505.16826), section 3, eq. 10.
+        Sun et al., arXiv 2505.16826.
 
     Example:
         Two correct rollouts contain token 5, two incorrect ones do not; token 7 is everywhere.
@@ -191,7 +191,7 @@ def key_token_table(
         the group, then token id.
 
     Source:
-        KTAE paper, section 3.
+        Sun et al., arXiv 2505.16826.
 
     Example:
         >>> responses = torch.tensor([[5, 7], [5, 7], [6, 7], [6, 7]])

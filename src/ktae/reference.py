@@ -1,5 +1,6 @@
-"""The equations of KTAE, slowly: one token at a time, exact fractions for the probabilities, nothing shared with the
-library. The truth that the fast path is tested and benchmarked against; not for training.
+"""The equations of KTAE (arXiv 2505.16826), slowly: one token at a time, exact fractions for the probabilities.
+
+It shares nothing with the library: the truth that the fast path is tested and measured against. Not for training.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from fractions import Fraction
 
 
 def table_probability(a: int, b: int, c: int, d: int) -> Fraction:
-    """Hypergeometric probability of [[a, b], [c, d]] given its margins (eq. 2).
+    """Hypergeometric probability of [[a, b], [c, d]] given its margins: the "p-value" that the paper prints.
 
     Example:
         >>> table_probability(8, 2, 1, 5)
