@@ -113,7 +113,7 @@ def _parts(matrix: Tensor) -> tuple[Tensor, ...]:
 
 
 def _part_rows(matrix: Tensor) -> int:
-    return max(1, (1 << 16) // max(matrix.shape[1], 1))
+    return max(1, (1 << 17) // max(matrix.shape[1], 1))
 
 
 def _row_lengths(response_mask: Tensor) -> Tensor:
