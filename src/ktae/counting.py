@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Tokens in a chunk: enough to make the cost of calling torch small, little enough for its tables to stay in the caches.
-CHUNK_TOKENS = 3 << 15
+CHUNK_TOKENS = 1 << 17
 
 # A table with a cell for every possible value beats sorting the values up to about this many cells per value ...
 CELLS_PER_VALUE = 16
