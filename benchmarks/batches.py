@@ -10,7 +10,7 @@ DATA = Path(__file__).parent / "data" / "amc23_g16.npz"
 
 
 def real():
-    """80 groups of 16 real rollouts, 545 k tokens, T = 1024; about a third of the groups has both outcomes."""
+    """80 groups of 16 real rollouts, 545 k tokens, T = 1024; 40 of the groups have both outcomes."""
     data = np.load(DATA)
     rewards = torch.zeros(data["responses"].shape)
     rewards[:, 0] = torch.from_numpy(data["rewards"])
