@@ -9,7 +9,6 @@ import json
 import os
 
 import ray
-import torch
 
 import ktae.estimator
 
@@ -20,7 +19,6 @@ def recorded(estimate):
         result = estimate(token_level_rewards, response_mask, responses, index, **kwargs)
         call = {
             "process": ray.get_runtime_context().get_task_function_name(),
-            "threads": torch.get_num_threads(),
             "mask_shape": list(response_mask.shape),
             "responses_shape": list(responses.shape),
             "ids_dtype": str(responses.dtype),
