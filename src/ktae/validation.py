@@ -119,12 +119,12 @@ def _part_rows(matrix: Tensor) -> int:
 def _row_lengths(response_mask: Tensor) -> Tensor:
     if response_mask.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"response_mask is {response_mask.dtype}: a mask holds 0 and 1, as bool, integers or floats.")
-    lengths = _row_sums(response_mask, torch.long, cast=torch.bool)
+    lengths = row_sums(response_mask, torch.long, cast=torch.bool)
     if response_mask.dtype == torch.bool or response_mask.numel() == 0:
         return lengths
     low, high = response_mask.aminmax()
     # Numbers from 0 to 1 that add up to the number of those other than 0 are 0 or 1. NaN fails the first test.
-    fractions = response_mask.is_floating_point() and _row_sums(response_mask, torch.float64).sum() != lengths.sum()
+    fractions = response_mask.is_floating_point() and row_sums(response_mask, torch.float64).sum() != lengths.sum()
     if not (low >= 0 and high <= 1) or fractions:
         row, column = (response_mask != response_mask.bool()).nonzero()[0].tolist()
         raise ValueError(
@@ -137,7 +137,7 @@ def _row_lengths(response_mask: Tensor) -> Tensor:
 def _finite_scores(token_level_rewards: Tensor) -> Tensor:
     if token_level_rewards.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"token_level_rewards is {token_level_rewards.dtype}: rewards are real numbers, as float32.")
-    scores = _row_sums(token_level_rewards.detach(), torch.float64)
+    scores = row_sums(token_level_rewards.detach(), torch.float64)
     if not scores.isfinite().all():
         row = int((~scores.isfinite()).nonzero()[0])
         raise ValueError(
@@ -147,7 +147,7 @@ def _finite_scores(token_level_rewards: Tensor) -> Tensor:
     return scores
 
 
-def _row_sums(matrix: Tensor, dtype: torch.dtype, cast: torch.dtype | None = None) -> Tensor:
+def row_sums(matrix: Tensor, dtype: torch.dtype, cast: torch.dtype | None = None) -> Tensor:
     """Sums of the rows of [B, T] in the dtype, [B] on the CPU; of the elements as `cast` if given."""
     sums = torch.empty(len(matrix), 1, dtype=dtype, device=matrix.device)
     for part, out in zip(_parts(matrix), sums.split(_part_rows(matrix)), strict=True):

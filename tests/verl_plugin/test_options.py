@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from verl.trainer.config import AlgoConfig
 
 from ktae import KTAEConfig
-from ktae.integrations.verl.options import parse_options
+from ktae.integrations.verl.options import _warn_once, parse_options
 
 
 def struct(**algorithm):
@@ -42,12 +42,16 @@ def test_every_option(make):
 
 
 def test_names_of_the_published_scripts(caplog):
+    _warn_once.cache_clear()
     script = {"alpha": 1, "beta_ig": 2, "gamma_tf": 1, "top": 1, "bottom": 0, "pad_token_id": 151643}
     with caplog.at_level(logging.WARNING):
         config = parse_options({"ktae": {**script, "ignore_token_ids": [5]}}).config
     assert config == KTAEConfig(information_gain_weight=2, ignore_token_ids=(5, 151643))
     assert "bottom has no effect" in caplog.text
     assert "beta_ig=2 takes effect: the published code ignores it" in caplog.text
+    caplog.clear()
+    parse_options({"ktae": script})
+    assert caplog.text == ""  # once a process, not once a step
 
 
 def test_null_is_as_if_not_given():

@@ -12,7 +12,7 @@ from ktae.estimator import Estimate, estimate
 from ktae.integrations.verl.dataproto import from_batch
 from ktae.integrations.verl.lending import Lent, current
 from ktae.integrations.verl.options import Options, parse_options
-from ktae.validation import exceeds
+from ktae.validation import exceeds, row_sums
 
 
 def compute_advantage(
@@ -83,7 +83,7 @@ def _outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config:
                 "would decide which rollouts are correct. Set +algorithm.ktae.correct_key to a reward extra."
             )
         scores = token_level_rewards
-    return exceeds(scores.sum(1, dtype=torch.float64), threshold, scores.dtype)
+    return exceeds(row_sums(scores, torch.float64), threshold, scores.dtype)
 
 
 def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:

@@ -51,11 +51,10 @@ def parse_options(algorithm: Any) -> Options:
     if correct_key is not None and (not isinstance(correct_key, str) or not correct_key):
         raise ValueError(f"+algorithm.ktae.correct_key={correct_key!r}: give the name of a reward extra, such as acc.")
     if settings.pop("bottom", None) is not None:
-        logger.warning("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
+        _warn_once("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
     if given.get("beta_ig", 1) != 1:
-        logger.warning(
-            "+algorithm.ktae.beta_ig=%s takes effect: the published code ignores it and computes with 1.",
-            given["beta_ig"],
+        _warn_once(
+            f"+algorithm.ktae.beta_ig={given['beta_ig']} takes effect: the published code ignores it, as if it were 1."
         )
     known = [field.name for field in fields(KTAEConfig)]
     unknown = sorted(str(name) for name in settings if name not in known)
@@ -78,6 +77,12 @@ def validate_with_trainer(validate_config: Callable) -> Callable:
         return validate_config(config, *args, **kwargs)
 
     return wrapper
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """The options are read in every step: warn in the first one of the process alone."""
+    logger.warning(message)
 
 
 def _plain(options: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ktae.integrations.verl.lending import Lent, lend
-from ktae.integrations.verl.options import NAME, parse_options
+from ktae.integrations.verl.options import NAME
 
 
 def lend_batch(compute_advantage: Callable) -> Callable:
@@ -21,7 +21,7 @@ def lend_batch(compute_advantage: Callable) -> Callable:
     def wrapper(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
         if self.config.algorithm.adv_estimator != NAME:
             return compute_advantage(self, batch, metrics)
-        with lend(_fetch(batch, parse_options(self.config.algorithm).correct_key)) as lent:
+        with lend(_fetch(batch)) as lent:
             batch = compute_advantage(self, batch, metrics)
         metrics.update(lent.metrics)
         return batch
@@ -29,21 +29,22 @@ def lend_batch(compute_advantage: Callable) -> Callable:
     return wrapper
 
 
-def _fetch(batch: Any, correct_key: str | None) -> Lent:
-    import transfer_queue as tq  # here, since the plug-in is imported where TransferQueue may be missing
-
-    fields = ["responses", "rm_scores"]
-    if correct_key is not None:
-        fields += ["extra_fields", correct_key]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+def _fetch(batch: Any) -> Lent:
+    data = _fields(batch, "responses", "rm_scores")
     rows, rollout_index = _rollouts(batch.keys, batch.tags)
     return Lent(
         responses=_padded(data["responses"]),
         token_level_scores=_padded(data["rm_scores"]),
-        reward_extra=functools.partial(_reward_extra, data),
+        reward_extra=functools.partial(_reward_extra, batch),
         rows=rows,
         rollout_index=rollout_index,
     )
+
+
+def _fields(batch: Any, *names: str) -> Any:
+    import transfer_queue as tq  # here, since the plug-in is imported where TransferQueue may be missing
+
+    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
 
 
 def _rollouts(keys: Sequence[str], tags: Sequence[dict]) -> tuple[list[int] | None, list[str] | None]:
@@ -66,11 +67,12 @@ def _split(key: str) -> tuple[str, int]:
     return session, int(output)
 
 
-def _reward_extra(data: Any, name: str) -> list[Any]:
+def _reward_extra(batch: Any, name: str) -> list[Any]:
     """Values of a reward extra, one a row: from the reward loop's record, else from a field of its own.
 
     The latter is where a colocated reward model leaves it; the dataset's columns are fields too, hence the order.
     """
+    data = _fields(batch, "extra_fields", name)
     infos = [(fields or {}).get("reward_extra_info") or {} for fields in _values(data["extra_fields"])]
     if any(name in info for info in infos):
         return [info.get(name) for info in infos]
