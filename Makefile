@@ -25,9 +25,9 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,dev]'
 	touch $@
 
-# Ratios to veRL's own grpo; PLOT=directory writes a plot there.
+# Ratios to veRL's own grpo, and a plot in build/.
 bench: .venv/installed
-	$(BIN)/python benchmarks/bench.py $(if $(PLOT),--plot $(PLOT))
+	$(BIN)/python benchmarks/bench.py --plot build
 
 clean:
 	rm -rf .venv

@@ -88,7 +88,8 @@ def against_the_others():
     grpo, _ = measure(lambda: compute_grpo_outcome_advantage(rewards, mask, uid), 5)
     vectorized, _ = measure(lambda: compute_grpo_vectorized_outcome_advantage(rewards, mask, uid), 5)
     ktae, _ = measure(lambda: compute_ktae_advantage(rewards, mask, responses, uid), 5)
-    print(f"veRL grpo {grpo * 1e3:.1f}, veRL grpo_vectorized {vectorized * 1e3:.1f}, ktae {ktae * 1e3:.1f}")
+    print(f"veRL grpo {grpo * 1e3:.1f}, veRL grpo_vectorized {vectorized * 1e3:.1f}, ktae {ktae * 1e3:.1f}", end=" ")
+    print(f"({ktae / grpo:.2f} x grpo, {ktae / vectorized:.1f} x grpo_vectorized)")
 
     rows = slice(0, 64)
     rollouts = [ids[m.bool()].tolist() for ids, m in zip(responses[rows], mask[rows], strict=True)]
@@ -129,8 +130,11 @@ def plot(points, directory):
     axes.semilogx(tokens, cost, "o-", color="#0072b2")
     axes.set(xlabel="tokens in the batch", ylabel="ns per token", ylim=(0, None), title="ktae, one thread")
     axes.grid(alpha=0.3)
+    Path(directory).mkdir(parents=True, exist_ok=True)
     for suffix in ("png", "svg"):
-        figure.savefig(Path(directory) / f"ns_per_token.{suffix}", dpi=150)
+        path = Path(directory) / f"ns_per_token.{suffix}"
+        figure.savefig(path, dpi=150)
+        print(f"wrote {path}")
 
 
 def main():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from batches import advantages, assert_same, make_batch, random_batch
 
-from ktae import KTAEConfig, compute_ktae_advantage, counting, key_token_table, reference
+from ktae import KTAEConfig, compute_ktae_advantage, counting, key_token_table, reference, scoring
 
 CHECK, GUESS, EQUALS, SIX, EIGHT = range(5)
 WORKED_EXAMPLE = make_batch(
@@ -394,10 +394,44 @@ def test_both_ways_of_counting(monkeypatch, sizes):
         assert table.key_token_value.tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_counting_true_cells_beyond_what_a_byte_holds():
-    table = torch.rand(3, 8 * 600) < 0.9
-    table[0] = True
-    assert torch.equal(counting._count_true(table), table.sum(1))
+def test_more_rollouts_than_a_byte_can_count():
+    rollouts = [[5, 1 + row % 2] for row in range(1300)]
+    table = key_token_table(**make_batch(rollouts, [row < 700 for row in range(1300)], ["p"] * 1300))
+    assert table.token_id.tolist() == [1, 2, 5]
+    assert (table.a.tolist(), table.b.tolist()) == ([350, 350, 700], [300, 300, 600])
+
+
+def test_numpy_and_torch_count_alike(monkeypatch):
+    """On a GPU the torch operations run; here they run on the CPU."""
+    batch = random_batch(groups=9, size=7)
+    batch["response_mask"][3, 0] = 0  # not only padding on the right
+    expected = advantages(**batch)
+    monkeypatch.setattr(counting, "_on_cpu", lambda _: False)
+    assert torch.equal(advantages(**batch), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu():
+    batch = random_batch(groups=9, size=7)
+    on_gpu = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+    actual = advantages(**on_gpu)
+    assert actual.is_cuda
+    assert_same(actual.cpu(), advantages(**batch))
+    assert_same(key_token_table(**on_gpu).key_token_value.cpu(), key_token_table(**batch).key_token_value)
+
+
+def test_strength_and_direction_make_the_value():
+    for config, weight in ((KTAEConfig(), 0.5), (KTAEConfig(preset="paper"), 1.0)):
+        table = key_token_table(**random_batch(), config=config)
+        assert_same(table.strength, weight * (table.fisher_score + table.information_gain))
+        assert_same(table.key_token_value, 2 * config.scale * (torch.sigmoid(table.strength * table.direction) - 0.5))
+
+
+def test_all_tables_at_once_or_those_that_occur(monkeypatch):
+    batch = random_batch(groups=9, size=7)
+    expected = advantages(**batch)
+    monkeypatch.setattr(scoring, "FEW_TABLES", 0)
+    assert torch.equal(advantages(**batch), expected)
 
 
 def test_memory_does_not_grow_with_the_range_of_ids():

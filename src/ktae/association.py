@@ -162,18 +162,16 @@ def fisher_score(p: Tensor) -> Tensor:
     return torch.where(p >= CERTAIN, 0.0, torch.exp(-2 * p))
 
 
-def bm25(occurrences: Tensor, length: Tensor, mean_length: Tensor) -> tuple[Tensor, Tensor]:
+def bm25(occurrences: Tensor, length: Tensor, saturation_point: Tensor) -> tuple[Tensor, Tensor]:
     r"""Term frequency of a token among rollouts of one outcome and its BM25 saturation.
 
     .. math:: f = \mathrm{occurrences} / \mathrm{length}, \quad
-              S = \frac{f (k_1 + 1)}{f + k_1 (1 - B + B\,\mathrm{length} / \mathrm{mean\ length})}
-
-    with k1 = 2 and B = 0.5. No tokens at all give 0.
+              S = \frac{f (k_1 + 1)}{f + \mathrm{saturation\ point}}
 
     Args:
         occurrences: of the token in all rollouts of the outcome together, any shape.
-        length: total number of tokens of these rollouts.
-        mean_length: mean of the total lengths of the two outcomes.
+        length: total number of tokens of these rollouts, > 0.
+        saturation_point: see :func:`bm25_saturation_point`.
 
     Returns:
         f and S, float64.
@@ -183,14 +181,33 @@ def bm25(occurrences: Tensor, length: Tensor, mean_length: Tensor) -> tuple[Tens
         Beyond", 2009.
 
     Example:
-        >>> f, s = bm25(torch.tensor(2), torch.tensor(4), torch.tensor(4))
+        >>> length = torch.tensor([4.0])
+        >>> f, s = bm25(torch.tensor([2]), length, bm25_saturation_point(length, length))
         >>> f.item(), s.item()
         (0.5, 0.6)
     """
-    length, mean_length = length.double(), mean_length.double()
-    frequency = occurrences.double() / length.clamp(min=1)
-    saturation_point = BM25_K1 * (1 - BM25_B + BM25_B * length / mean_length.clamp(min=1))
+    frequency = occurrences.double() / length
     return frequency, frequency * (BM25_K1 + 1) / (frequency + saturation_point)
+
+
+def bm25_saturation_point(length: Tensor, mean_length: Tensor) -> Tensor:
+    r"""Term frequency at which BM25's saturation is half of its limit: :math:`k_1 (1 - B + B\,l / \bar l)`.
+
+    Args:
+        length: total number of tokens l of the rollouts of one outcome, floating point, any shape.
+        mean_length: mean of the total lengths of the two outcomes.
+
+    Returns:
+        Saturation points with k1 = 2 and B = 0.5, > 0.
+
+    Source:
+        Robertson and Zaragoza, 2009; Sun et al., arXiv 2505.16826.
+
+    Example:
+        >>> bm25_saturation_point(torch.tensor([2.0, 6.0]), torch.tensor(4.0))
+        tensor([1.5000, 2.5000])
+    """
+    return BM25_K1 * (1 - BM25_B + BM25_B * length / mean_length.clamp(min=1))
 
 
 def _evaluate_distinct_tables(

@@ -32,11 +32,23 @@ class Rollouts(NamedTuple):
     correct: Tensor  # [R] bool
     n_groups: int
 
-    def outcome_counts(self) -> Tensor:
-        """Number of incorrect and of correct rollouts with at least one unmasked token, [2, n_groups]."""
+    def totals(self) -> "Totals":
+        """Rollouts and tokens of each group."""
         length = torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
         side = self.correct * self.n_groups + self.group
-        return torch.bincount(side[length > 0], minlength=2 * self.n_groups).view(2, -1)
+        rollouts = torch.bincount(side[length > 0], minlength=2 * self.n_groups)
+        tokens = torch.zeros_like(rollouts).index_add_(0, side, length)
+        return Totals(rollouts.view(2, -1), tokens.view(2, -1))
+
+
+class Totals(NamedTuple):
+    """What each group holds, [2, n_groups]: the first row is about its incorrect rollouts, the second the correct."""
+
+    rollouts: Tensor  # with at least one unmasked token
+    tokens: Tensor  # unmasked
+
+    def to(self, device: torch.device) -> "Totals":
+        return Totals(*(x.to(device) for x in self))
 
 
 class Rows(NamedTuple):
@@ -46,105 +58,111 @@ class Rows(NamedTuple):
     length: Tensor  # unmasked tokens
     group: Tensor
     correct: Tensor  # 0 or 1
-    slot: Tensor  # number of its rollout within the group
+    slot: Tensor  # number of its rollout among those of the group with the same outcome
     n_tokens: int
     n_slots: int
 
 
 class TokenCounts(NamedTuple):
-    """One row per (group, token id) that occurs, P rows, ordered by group, then token id."""
+    """One column per (group, token id) that occurs, P of them, ordered by group, then token id.
+
+    As in `Totals`, the first of two rows is about the incorrect rollouts, the second about the correct ones.
+    """
 
     group: Tensor  # [P]
     token_id: Tensor  # [P]
-    a: Tensor  # [P] correct rollouts that contain the token
-    b: Tensor  # [P] incorrect rollouts that contain it
-    n_correct: Tensor  # [P] correct rollouts of the group, a + c
-    n_incorrect: Tensor  # [P] incorrect ones, b + d
-    occurrences_correct: Tensor  # [P] occurrences in all correct rollouts together
-    occurrences_incorrect: Tensor  # [P]
-    length_correct: Tensor  # [P] unmasked tokens of all correct rollouts together
-    length_incorrect: Tensor  # [P]
+    rollouts: Tensor  # [2, P] that contain the token
+    occurrences: Tensor  # [2, P] in all of these together
 
 
-def chunks_of_groups(rollouts: Rollouts, groups: Tensor, width: int, device: torch.device) -> Iterator[Rows]:
-    """The rows, T = width, of the groups (bool [n_groups], on the CPU) that have tokens to count, in chunks."""
+def chunks_of_groups(rollouts: Rollouts, groups: Tensor, responses: Tensor) -> Iterator[Rows]:
+    """The rows of the groups (bool [n_groups], on the CPU) that have tokens to count, in chunks."""
     row_group = rollouts.group[rollouts.of_row]
     tokens = torch.zeros_like(groups, dtype=torch.long).index_add_(0, row_group, rollouts.row_length)
     groups = groups & (tokens > 0)
     # Padding is read too, if cheaply: eight positions cost as much as a token.
-    cost = (tokens + torch.bincount(row_group, minlength=rollouts.n_groups) * (width // 8)) * groups
+    cost = (tokens + torch.bincount(row_group, minlength=rollouts.n_groups) * (responses.shape[1] // 8)) * groups
     chunk = (cost.cumsum(0) - cost) // CHUNK_TOKENS  # [n_groups]
 
     row = groups[row_group].nonzero().squeeze(1)
     row = row[row_group[row].argsort(stable=True)]
     rollout = rollouts.of_row[row]
-    slot = _rank_within_group(rollouts.group)[rollout]
+    slot = _rank_within(rollouts.group * 2 + rollouts.correct)[rollout]
     columns = (row, rollouts.row_length[row], row_group[row], rollouts.correct[rollout].long(), slot)
     _, sizes = chunk[row_group[row]].unique_consecutive(return_counts=True)
     for part in zip(*(column.split(sizes.tolist()) for column in columns), strict=True):
-        row, length, group, correct, slot = (column.to(device) for column in part)
+        row, length, group, correct, slot = (column.to(responses.device) for column in part)
         yield Rows(row, length, group, correct, slot, n_tokens=int(part[1].sum()), n_slots=int(part[4].max()) + 1)
 
 
-def count_tokens(
-    responses: Tensor, response_mask: Tensor, rows: Rows, outcomes: Tensor
-) -> tuple[TokenCounts, Tensor, Tensor]:
+def count_tokens(responses: Tensor, response_mask: Tensor, rows: Rows) -> tuple[TokenCounts, Tensor, Tensor]:
     """Count the unmasked tokens of the rows.
 
     Args:
-        responses: token ids [B, T].
+        responses: token ids [B, T], contiguous.
         response_mask: [B, T] of 0 and 1.
         rows: those to count.
-        outcomes: number of incorrect and of correct rollouts of every group, [2, n_groups], on the CPU.
 
     Returns:
-        The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their rows [n] of the counts.
+        The counts; the flat positions [n] in the [B, T] batch of the tokens counted; their columns [n] of the counts.
     """
-    position = _where_true(response_mask.index_select(0, rows.row).view(-1).bool())  # [n], in these rows
-    shift = (rows.row - torch.arange(len(rows.row), device=responses.device)) * responses.shape[1]
-    position += _per_token(shift, rows)  # in the batch
-
-    token_id, token = distinct(responses.reshape(-1).index_select(0, position).long())
+    position = _positions(response_mask, rows)
+    token_id, token = distinct(responses.view(-1).index_select(0, position).long())
     group_id, row_group = torch.unique_consecutive(rows.group, return_inverse=True)
     key, pair = distinct(_per_token(row_group * len(token_id), rows).add_(token))  # [P], [n]
-    group = key // len(token_id)  # [P], of group_id
-
-    # From here on the first of two rows is about the incorrect rollouts, the second about the correct ones.
-    side = _per_token(rows.correct * len(key), rows).add_(pair)  # [n] outcome and pair
-    occurrences = torch.bincount(side, minlength=2 * len(key)).view(2, -1)  # [2, P]
-    frequency = _document_frequency(side, rows, 2 * len(key)).view(2, -1)
-    length = torch.zeros(2, len(group_id), dtype=torch.long, device=key.device).index_add_(1, group, occurrences)
-    length = length.index_select(1, group)
-    group = group_id.index_select(0, group)
-    n_rollouts = outcomes.to(key.device).index_select(1, group)
+    pair_group = key // len(token_id)
+    occurrences = torch.bincount(_per_token(rows.correct * len(key), rows).add_(pair), minlength=2 * len(key))
     counts = TokenCounts(
-        group=group,
-        token_id=token_id.index_select(0, key % len(token_id)),
-        a=frequency[1],
-        b=frequency[0],
-        n_correct=n_rollouts[1],
-        n_incorrect=n_rollouts[0],
-        occurrences_correct=occurrences[1],
-        occurrences_incorrect=occurrences[0],
-        length_correct=length[1],
-        length_incorrect=length[0],
+        group=group_id.index_select(0, pair_group),
+        token_id=token_id.index_select(0, key - pair_group * len(token_id)),
+        rollouts=_document_frequency(pair, len(key), rows),
+        occurrences=occurrences.view(2, -1),
     )
     return counts, position, pair
 
 
-def contingency_tables(counts: TokenCounts) -> tuple[Tensor, Tensor]:
-    """The distinct tables of the tokens: there are far fewer of them than tokens.
+def concatenate(chunks: list[TokenCounts], device: torch.device) -> TokenCounts:
+    """The counts of any number of chunks."""
+    none = torch.zeros(2, 0, dtype=torch.long, device=device)
+    nothing = TokenCounts(group=none[0], token_id=none[0], rollouts=none, occurrences=none)
+    return TokenCounts(*(torch.cat(columns, dim=-1) for columns in zip(nothing, *chunks, strict=True)))
 
-    Returns:
-        Cells a, b, c, d of D tables, [4, D], and which of them is the table of each token [P].
+
+class Tables(NamedTuple):
+    """Numbers 0 ... n_tables - 1 for all contingency tables that can occur: far fewer than tokens.
+
+    A table is one of C compositions, the number of correct and of incorrect rollouts, and its cells a and b.
     """
-    size = int(torch.maximum(counts.n_correct, counts.n_incorrect).max()) + 1 if len(counts.a) else 1
-    # Numbered in two steps, first the group's outcomes, which keeps the numbers small.
-    compositions, composition = distinct(counts.n_correct * size + counts.n_incorrect)
-    tables, table = distinct((composition * size + counts.a) * size + counts.b)
-    composition = compositions[tables // size**2]
-    a, b = tables // size % size, tables % size
-    return torch.stack([a, b, composition // size - a, composition % size - b]), table
+
+    n_correct: Tensor  # [C]
+    n_incorrect: Tensor  # [C]
+    first: Tensor  # [C] number of the composition's first table
+    composition: Tensor  # [n_groups]
+    n_tables: int
+
+    def number(self, counts: TokenCounts) -> Tensor:
+        """Number of the table of each token [P]."""
+        first, stride = (x[self.composition].index_select(0, counts.group) for x in (self.first, self.n_incorrect + 1))
+        b, a = counts.rollouts
+        return first.add_(b).add_(stride.mul_(a))
+
+    def cells(self, number: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Cells a, b, c, d of the tables with these numbers [D]."""
+        composition = torch.searchsorted(self.first, number, right=True) - 1
+        n_correct, n_incorrect = self.n_correct[composition], self.n_incorrect[composition]
+        rest = number - self.first[composition]
+        a, b = rest // (n_incorrect + 1), rest % (n_incorrect + 1)
+        return a, b, n_correct - a, n_incorrect - b
+
+
+def contingency_tables(totals: Totals) -> Tables:
+    """The tables that the outcomes of the groups allow."""
+    n_incorrect, n_correct = totals.rollouts
+    size = int(totals.rollouts.max()) + 1 if totals.rollouts.numel() else 1
+    compositions, composition = distinct(n_correct * size + n_incorrect)
+    n_correct, n_incorrect = compositions // size, compositions % size
+    n_tables = (n_correct + 1) * (n_incorrect + 1)
+    return Tables(n_correct, n_incorrect, n_tables.cumsum(0) - n_tables, composition, int(n_tables.sum()))
 
 
 def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,50 +180,70 @@ def distinct(values: Tensor) -> tuple[Tensor, Tensor]:
     if high - low >= max(CELLS_PER_VALUE * len(values), SMALL_TABLE):  # ids may be as large as 2**62
         return torch.unique(values, return_inverse=True)
     cell = values - low if low else values
-    occupied = torch.zeros(high - low + 1, dtype=torch.bool, device=values.device).index_fill_(0, cell, True)
+    occupied = _occupied(high - low + 1, cell)
     found = _where_true(occupied)
     rank = torch.empty(len(occupied), dtype=torch.long, device=values.device)  # read only where it is written
     rank.index_copy_(0, found, torch.arange(len(found), device=values.device))
     return found + low, rank.index_select(0, cell)
 
 
-def _document_frequency(side: Tensor, rows: Rows, n_sides: int) -> Tensor:
-    """Number of distinct rollouts of each side [n_sides], given the side of every token [n]. Overwrites `side`."""
-    n_slots = -(-rows.n_slots // 8) * 8  # for _count_true
-    document = side.mul_(n_slots).add_(_per_token(rows.slot, rows))
-    if n_sides * n_slots > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
-        return torch.bincount(torch.unique(document) // n_slots, minlength=n_sides)
-    table = torch.zeros(n_sides * n_slots, dtype=torch.bool, device=document.device).index_fill_(0, document, True)
-    return _count_true(table.view(n_sides, n_slots))
+def _positions(response_mask: Tensor, rows: Rows) -> Tensor:
+    """Flat positions [n] in the [B, T] batch of the unmasked tokens of the rows."""
+    width = response_mask.shape[1]
+    start = rows.row * width
+    if response_mask.is_contiguous():
+        # Where nothing but padding on the right is masked, the length of a row tells all.
+        position = torch.arange(rows.n_tokens, device=start.device)
+        position += _per_token(start - rows.length.cumsum(0) + rows.length, rows)
+        if response_mask.view(-1).index_select(0, position).min() == 1:
+            return position
+    position = _where_true(response_mask.index_select(0, rows.row).view(-1).bool())
+    return position.add_(_per_token(start - torch.arange(len(start), device=start.device) * width, rows))
 
 
-def _count_true(table: Tensor) -> Tensor:
-    """`table.sum(1)` of a bool table [N, 8 W].
+def _document_frequency(pair: Tensor, n_pairs: int, rows: Rows) -> Tensor:
+    """Number of incorrect and of correct rollouts that contain each pair, [2, P], given the pair of every token [n]."""
+    width = -(-n_pairs // 8) * 8
+    document = _per_token((rows.correct * rows.n_slots + rows.slot) * width, rows).add_(pair)
+    n_cells = 2 * rows.n_slots * width
+    if n_cells > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
+        document = torch.unique(document)
+        side = document // (rows.n_slots * width) * n_pairs + document % width
+        return torch.bincount(side, minlength=2 * n_pairs).view(2, -1)
+    table = _occupied(n_cells, document)
+    # The eight bytes of an int64 add up eight pairs at a time, for as many rollouts as a byte can count.
+    parts = table.view(torch.int64).view(2, rows.n_slots, -1).split(255, dim=1)
+    return torch.stack([part.sum(1).view(torch.uint8)[:, :n_pairs] for part in parts]).sum(0)
 
-    That would make an int64 of every cell first. Here the eight bytes of an int64 count eight columns at a time, for as
-    many words as a byte can count; then the bytes are added up, in pairs and by a multiplication.
-    """
-    words = table.view(torch.int64)  # [N, W]
-    total = torch.zeros(len(table), dtype=torch.long, device=table.device)
-    for part in words.split(255, dim=1):
-        count = part.sum(1)
-        pairs = (count & 0x00FF00FF00FF00FF) + (count >> 8 & 0x00FF00FF00FF00FF)  # four numbers of 16 bits
-        total += pairs * 0x0001000100010001 >> 48
-    return total
+
+def _occupied(n_cells: int, cell: Tensor) -> Tensor:
+    """Bool [n_cells], true where a cell is in `cell` [n]; on the CPU numpy writes it faster than torch."""
+    occupied = torch.zeros(n_cells, dtype=torch.bool, device=cell.device)
+    if _on_cpu(cell):
+        occupied.numpy()[cell.numpy()] = True
+        return occupied
+    return occupied.index_fill_(0, cell, True)
 
 
 def _where_true(mask: Tensor) -> Tensor:
     """Indices of the true elements [N], ascending; on the CPU numpy finds them three times as fast as torch."""
-    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
+    return torch.from_numpy(np.flatnonzero(mask.numpy())) if _on_cpu(mask) else mask.nonzero().squeeze(1)
 
 
 def _per_token(values: Tensor, rows: Rows) -> Tensor:
     """Values of the rows [r] as a new tensor, one for each of their tokens [n]."""
+    if _on_cpu(values):  # numpy repeats four times as fast as torch
+        return torch.from_numpy(values.numpy().repeat(rows.length.numpy()))
     return values.repeat_interleave(rows.length, output_size=rows.n_tokens)
 
 
-def _rank_within_group(group: Tensor) -> Tensor:
-    """0, 1, 2 ... for the rollouts [R] of each group."""
+def _on_cpu(tensor: Tensor) -> bool:
+    """Whether numpy can work on it."""
+    return tensor.device.type == "cpu"
+
+
+def _rank_within(group: Tensor) -> Tensor:
+    """0, 1, 2 ... for the elements [R] of each group."""
     order = group.argsort(stable=True)
     size = torch.bincount(group)
     rank = torch.empty_like(order)

@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ktae.association import (
-    bm25,
-    effect_size,
-    fisher_exact_pvalue,
-    fisher_score,
-    information_gain,
-    table_probability,
-)
 from ktae.config import KTAEConfig
-from ktae.counting import Rollouts, TokenCounts, chunks_of_groups, contingency_tables, count_tokens, distinct
+from ktae.counting import (
+    Rollouts,
+    TokenCounts,
+    chunks_of_groups,
+    concatenate,
+    contingency_tables,
+    count_tokens,
+    distinct,
+)
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
+from ktae.scoring import associate, evaluate_all, key_token_values
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
-RATIO_EPSILON = 1e-5  # added to the denominators of the direction's ratios
 SATURATED = 0.9
 
 
@@ -44,6 +44,7 @@ class KeyTokenTable:
     fisher_score: Tensor
     information_gain: Tensor  # bits
     effect_size: Tensor  # radians
+    strength: Tensor  # weighted mean of Fisher score and information gain; weighted sum with preset="paper"
     term_frequency_correct: Tensor  # share of the tokens of all correct rollouts
     term_frequency_incorrect: Tensor
     saturation_correct: Tensor  # BM25
@@ -147,7 +148,6 @@ def estimate(
     if is_correct is None:
         is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
     rollouts, last_row, _ = _rollouts(row_length, index, is_correct, rollout_index)
-    outcomes = rollouts.outcome_counts()
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
@@ -157,12 +157,17 @@ def estimate(
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
     advantages = broadcast_rollout_advantages(rollout_advantages, response_mask, dtype)
 
-    mixed = (outcomes > 0).all(0)
-    device, width = responses.device, responses.shape[1]
-    figures = torch.zeros(3, dtype=torch.float64, device=device)
-    for rows in chunks_of_groups(rollouts, mixed, width, device):
-        counts, position, pair = count_tokens(responses, response_mask, rows, outcomes)
-        value = score_tokens(counts, config)["key_token_value"]
+    outcomes = rollouts.totals().rollouts
+    totals = rollouts.totals().to(responses.device)
+    tables = contingency_tables(totals)
+    every_association = evaluate_all(tables, config)
+    figures = torch.zeros(3, dtype=torch.float64, device=responses.device)
+    responses = responses.contiguous()  # a slice such as input_ids[:, -T:] is not
+    for rows in chunks_of_groups(rollouts, (outcomes > 0).all(0), responses):
+        counts, position, pair = count_tokens(responses, response_mask, rows)
+        association, table = associate(counts, tables, config, every_association)
+        strength, h = (association[name].index_select(0, table) for name in ("strength", "effect_size"))
+        value = key_token_values(counts, totals, strength, h, config)["key_token_value"]
         advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
         figures += _figures(value.abs(), counts, config)
     nonzero, saturated, magnitude = figures.tolist()
@@ -209,73 +214,27 @@ def key_token_table(
     if is_correct is None:
         is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
     rollouts, _, labels = _rollouts(row_length, index, is_correct, rollout_index)
+    totals = rollouts.totals().to(responses.device)
     every_group = torch.ones(rollouts.n_groups, dtype=torch.bool, device="cpu")
-    device, width = responses.device, responses.shape[1]
-    nothing = TokenCounts(*[torch.zeros(0, dtype=torch.long, device=device)] * len(TokenCounts._fields))
-    outcomes = rollouts.outcome_counts()
-    chunks = [
-        count_tokens(responses, response_mask, rows, outcomes)[0]
-        for rows in chunks_of_groups(rollouts, every_group, width, device)
-    ]
-    counts = TokenCounts(*(torch.cat(column) for column in zip(nothing, *chunks, strict=True)))
+    responses = responses.contiguous()
+    chunks = chunks_of_groups(rollouts, every_group, responses)
+    counts = concatenate([count_tokens(responses, response_mask, rows)[0] for rows in chunks], responses.device)
+    association, table = associate(counts, contingency_tables(totals), config)
+    columns = {name: column.index_select(0, table) for name, column in association.items()}
     return KeyTokenTable(
         index=[labels[group] for group in counts.group.tolist()],
         token_id=counts.token_id,
-        **score_tokens(counts, config),
+        **columns,
+        **key_token_values(counts, totals, columns["strength"], columns["effect_size"], config),
     )
-
-
-def score_tokens(counts: TokenCounts, config: KTAEConfig) -> dict[str, Tensor]:
-    """The statistics of :class:`KeyTokenTable` for each row of the counts, by column name."""
-    (a, b, c, d), table = contingency_tables(counts)
-    published = config.preset == "published"
-    p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
-    f, gain, h = fisher_score(p), information_gain(a, b, c, d), effect_size(a, b, c, d)
-    h1, h2 = config.fisher_weight, config.information_gain_weight
-    if published:
-        largest = max(h1, h2)  # weights of any size, without over- or underflow
-        h1, h2 = h1 / largest, h2 / largest
-        strength = (h1 * f + h2 * gain) / (h1 + h2)
-    else:
-        strength = h1 * f + h2 * gain
-    a, b, c, d, p, f, gain, h, strength = (x.index_select(0, table) for x in (a, b, c, d, p, f, gain, h, strength))
-
-    mean_length = (counts.length_correct + counts.length_incorrect).double() / 2
-    tf_correct, s_correct = bm25(counts.occurrences_correct, counts.length_correct, mean_length)
-    tf_incorrect, s_incorrect = bm25(counts.occurrences_incorrect, counts.length_incorrect, mean_length)
-    contrast = s_correct / (s_incorrect + RATIO_EPSILON) - s_incorrect / (s_correct + RATIO_EPSILON)
-    two_sided = (counts.n_correct > 0) & (counts.n_incorrect > 0)
-    direction = torch.where(two_sided, h + config.term_frequency_weight * contrast, 0.0)
-
-    assert config.scale is not None  # resolved by KTAEConfig
-    value = config.scale * torch.tanh(strength * direction / 2)
-    if config.ignore_token_ids:
-        ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
-        value = value.masked_fill(torch.isin(counts.token_id, ignored), 0.0)
-    return {
-        "a": a,
-        "b": b,
-        "c": c,
-        "d": d,
-        "p_value": p,
-        "fisher_score": f,
-        "information_gain": gain,
-        "effect_size": h,
-        "term_frequency_correct": tf_correct,
-        "term_frequency_incorrect": tf_incorrect,
-        "saturation_correct": s_correct,
-        "saturation_incorrect": s_incorrect,
-        "direction": direction,
-        "key_token_value": value,
-    }
 
 
 def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tensor:
     """Of the tokens counted: how many have a value, how many a saturated one, and the sum of the magnitudes."""
     assert config.scale is not None
-    occurrences = counts.occurrences_correct + counts.occurrences_incorrect
-    columns = [magnitude > 0, magnitude > SATURATED * config.scale, magnitude]
-    return torch.stack([(occurrences * column).sum(dtype=torch.float64) for column in columns])
+    occurrences = counts.occurrences.sum(0).double()
+    columns = (magnitude > 0, magnitude > SATURATED * config.scale, magnitude)
+    return torch.stack([occurrences @ column.double() for column in columns])
 
 
 def _rollouts(

@@ -86,16 +86,22 @@ def broadcast_rollout_advantages(rollout_advantages: Any, response_mask: Tensor,
     values = rollout_advantages.to(response_mask.device, dtype)
     finite = bool(values.isfinite().all())
     values = values if values.ndim == 2 else values[:, None].expand(shape)
+    if not finite:  # under the mask anything may stand
+        values = torch.where(response_mask.bool(), values, 0.0)
+        _check_finite_advantages(values)
     advantages = torch.empty(shape, dtype=dtype, device=response_mask.device)
     for part, value, mask in zip(*map(_parts, (advantages, values, response_mask)), strict=True):
-        part.copy_(torch.where(mask.bool(), value, 0.0))
-    if not finite and not advantages.isfinite().all():  # under the mask anything may stand
+        part.copy_(mask).mul_(value).add_(0.0)  # makes 0.0 of -0.0
+    return advantages
+
+
+def _check_finite_advantages(advantages: Tensor) -> None:
+    if not advantages.isfinite().all():
         row, column = (~advantages.isfinite()).nonzero()[0].tolist()
         raise ValueError(
             f"The rollout-level advantage of row {row} is {advantages[row, column].item()}: KTAE adds to a finite one. "
             "The usual causes are a baseline divided by a standard deviation of 0, and rewards beyond float32."
         )
-    return advantages
 
 
 def describe(value: Any) -> str:
@@ -119,7 +125,7 @@ def _part_rows(matrix: Tensor) -> int:
 def _row_lengths(response_mask: Tensor) -> Tensor:
     if response_mask.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"response_mask is {response_mask.dtype}: a mask holds 0 and 1, as bool, integers or floats.")
-    lengths = row_sums(response_mask, torch.long, cast=torch.bool)
+    lengths = row_sums(response_mask, torch.long, cast=torch.bool if response_mask.is_floating_point() else None)
     if response_mask.dtype == torch.bool or response_mask.numel() == 0:
         return lengths
     low, high = response_mask.aminmax()
