@@ -73,7 +73,7 @@ def test_verls_own_key_for_dr_grpo_is_honoured():
     [
         (
             {"sclae": 2},
-            r"Unknown option \+algorithm.ktae.sclae. Known options: preset, .*correct_key; .*scripts: alpha",
+            r"Unknown option \+algorithm.ktae.sclae. Known options: preset, .*base_estimator; .*scripts: alpha",
         ),
         ({"top": 1, "scale": 1}, r"\+algorithm.ktae.top and \+algorithm.ktae.scale are one option"),
         ({"scale": "two"}, "scale='two'"),

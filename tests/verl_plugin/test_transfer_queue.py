@@ -12,6 +12,7 @@ import transfer_queue as tq
 from batches import advantages, make_batch
 from hydra import compose, initialize_config_module
 from omegaconf import open_dict
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils import tensordict_utils as tu
@@ -124,7 +125,7 @@ def parse(key):
     return "pad" if uid.startswith("pad") else uid[32:], int(session), int(output)
 
 
-def expected_rows(rows=ROWS, labels=None, **arguments):
+def expected_rows(rows=ROWS, labels=None, base=None, **arguments):
     """The same sessions, each joined to one rollout by hand."""
     sessions = {}
     for (uid, session, _), row in sorted(rows.items(), key=lambda item: item[0]):
@@ -137,6 +138,10 @@ def expected_rows(rows=ROWS, labels=None, **arguments):
         batch["response_mask"][row, : len(mask)] = torch.tensor(mask)
     if labels == "acc":
         arguments["is_correct"] = [session[-1][3] for session in sessions.values()]
+    if base is not None:
+        given = {name: batch[name] for name in ("token_level_rewards", "response_mask")}
+        index = np.array(batch["index"], dtype=object)
+        arguments["rollout_advantages"], _ = core_algos.get_adv_estimator_fn(base)(**given, index=index)
     joined = advantages(**batch, **arguments)
     expected = {}
     for row, (uid, session) in enumerate(sessions):
@@ -235,6 +240,13 @@ def test_rejection_sampling_edits_the_mask_that_counts(make_trainer):
     actual, _ = run_step(trainer, batch)
     kept = {key: (ids, [1, 0], score, None) for key, (ids, _, score, _) in rows.items()}
     assert_rows(actual, expected_rows(kept))
+
+
+@pytest.mark.parametrize("name", ["rloo", "opo", "reinforce_plus_plus_baseline"])
+def test_base_estimator(make_trainer, name):
+    """It sees each session once and no padding."""
+    rows, _ = run_step(make_trainer(ktae={"base_estimator": name}), put())
+    assert_rows(rows, expected_rows(base=name))
 
 
 def test_other_estimators_are_left_alone(make_trainer):

@@ -1,18 +1,19 @@
 """The function that veRL calls for `algorithm.adv_estimator=ktae`."""
 
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ktae.estimator import Estimate, estimate
+from ktae.integrations.verl.base import base_advantages, find_base
 from ktae.integrations.verl.dataproto import from_batch
-from ktae.integrations.verl.lending import Lent, current
-from ktae.integrations.verl.options import Options, parse_options
-from ktae.validation import exceeds, row_sums
+from ktae.integrations.verl.labels import outcomes, warn_if_all_one_sided
+from ktae.integrations.verl.lending import current
+from ktae.integrations.verl.options import NAME, parse_options
 
 
 def compute_advantage(
@@ -47,16 +48,23 @@ def compute_advantage(
     if lent is None:
         raise ValueError(_UNREACHABLE)
 
-    is_correct = _outcomes(lent, options, token_level_rewards, config)
+    is_correct = outcomes(lent, options, token_level_rewards, config)
+    rewards, mask, uids = (_take(values, lent.rows) for values in (token_level_rewards, response_mask, index))
+    sessions = _take(lent.rollout_index, lent.rows)
+    rollout_advantages = None
+    if options.base_estimator is not None and uids is not None:  # without uids, `estimate` raises
+        rollout_advantages = base_advantages(options.base_estimator, rewards, mask, uids, sessions, config)
     result = estimate(
-        _take(token_level_rewards, lent.rows),
-        _take(response_mask, lent.rows),
+        rewards,
+        mask,
         _take(lent.responses, lent.rows),
-        _take(index, lent.rows),
+        uids,
         is_correct=_take(is_correct, lent.rows),
-        rollout_index=_take(lent.rollout_index, lent.rows),
+        rollout_index=sessions,
+        rollout_advantages=rollout_advantages,
         config=options.config,
     )
+    warn_if_all_one_sided(result, options)
     advantages = result.advantages
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)
@@ -66,34 +74,18 @@ def compute_advantage(
     return advantages, advantages
 
 
-def _outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config: Any) -> Tensor:
-    """Which rows are correct, bool [B]: by the reward extra, else by the score before the KL term."""
-    threshold = options.config.correct_threshold
-    if options.correct_key is not None:
-        values = lent.reward_extra(options.correct_key)
-        correct = torch.zeros(len(values), dtype=torch.bool)
-        for row in range(len(values)) if lent.rows is None else lent.rows:
-            correct[row] = _is_greater(values[row], threshold, row, options.correct_key)
-        return correct
-    scores = lent.token_level_scores
-    if scores is None:
-        if config is not None and config.get("use_kl_in_reward", False):
-            raise ValueError(
-                "algorithm.use_kl_in_reward=True, and this trainer's batch has no `token_level_scores`: the KL term "
-                "would decide which rollouts are correct. Set +algorithm.ktae.correct_key to a reward extra."
-            )
-        scores = token_level_rewards
-    return exceeds(row_sums(scores, torch.float64), threshold, scores.dtype)
+def validate_with_trainer(validate_config: Callable) -> Callable:
+    """Wrap `verl.utils.config.validate_config`: a mistyped option stops the run before the first rollout."""
 
+    @functools.wraps(validate_config)
+    def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
+        if config.algorithm.adv_estimator == NAME:
+            options = parse_options(config.algorithm)
+            if options.base_estimator is not None:
+                find_base(options.base_estimator)
+        return validate_config(config, *args, **kwargs)
 
-def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    if not isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating)) or number != number:
-        raise ValueError(
-            f"+algorithm.ktae.correct_key={name}: row {row} of the batch has {value!r}, which is neither a number "
-            "nor a boolean. The reward function has to return the key for every rollout."
-        )
-    return bool(number > threshold)  # a float32 of numpy is compared as float32: 0.1 is not greater than 0.1
+    return wrapper
 
 
 def _take(values: Any, rows: Sequence[int] | None) -> Any:

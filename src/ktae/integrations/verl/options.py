@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,9 @@ from ktae.config import KTAEConfig
 logger = logging.getLogger(__name__)
 
 NAME = "ktae"
+
+# Options of the veRL integration, beside those of KTAEConfig: names of a reward extra and of an estimator.
+NAMES = ("correct_key", "base_estimator")
 
 # Names of the published training scripts.
 ALIASES = {
@@ -28,10 +31,12 @@ class Options:
     Args:
         config: the estimator's settings.
         correct_key: name of the reward extra that says whether a rollout is correct; None: the score does.
+        base_estimator: name of the registered estimator whose advantages are the rollout-level part; None: GRPO's.
     """
 
     config: KTAEConfig
     correct_key: str | None = None
+    base_estimator: str | None = None
 
 
 def parse_options(algorithm: Any) -> Options:
@@ -47,9 +52,8 @@ def parse_options(algorithm: Any) -> Options:
     get = algorithm.get if algorithm is not None else {}.get
     given = _plain(get("ktae", None))
     settings = _rename_aliases(given)
-    correct_key = settings.pop("correct_key", None)
-    if correct_key is not None and (not isinstance(correct_key, str) or not correct_key):
-        raise ValueError(f"+algorithm.ktae.correct_key={correct_key!r}: give the name of a reward extra, such as acc.")
+    correct_key = _name(settings, "correct_key", "a reward extra, such as acc")
+    base_estimator = _name(settings, "base_estimator", "an estimator of veRL, such as rloo")
     if settings.pop("bottom", None) is not None:
         _warn_once("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
     if given.get("beta_ig", 1) != 1:
@@ -60,23 +64,11 @@ def parse_options(algorithm: Any) -> Options:
     unknown = sorted(str(name) for name in settings if name not in known)
     if unknown:
         raise ValueError(
-            f"Unknown option +algorithm.ktae.{unknown[0]}. Known options: {', '.join([*known, 'correct_key'])}; and "
+            f"Unknown option +algorithm.ktae.{unknown[0]}. Known options: {', '.join([*known, *NAMES])}; and "
             f"those of the published scripts: {', '.join([*ALIASES, 'pad_token_id', 'bottom'])}."
         )
     settings.setdefault("norm_adv_by_std", get("norm_adv_by_std_in_grpo", True))
-    return Options(KTAEConfig(**settings), correct_key)
-
-
-def validate_with_trainer(validate_config: Callable) -> Callable:
-    """Wrap `verl.utils.config.validate_config`: a mistyped option stops the run before the first rollout."""
-
-    @functools.wraps(validate_config)
-    def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
-        if config.algorithm.adv_estimator == NAME:
-            parse_options(config.algorithm)
-        return validate_config(config, *args, **kwargs)
-
-    return wrapper
+    return Options(KTAEConfig(**settings), correct_key, base_estimator)
 
 
 @functools.cache
@@ -95,6 +87,14 @@ def _plain(options: Any) -> dict[str, Any]:
 
         options = OmegaConf.to_container(options, resolve=True)  # pyright: ignore[reportArgumentType]
     return {name: value for name, value in options.items() if value is not None}  # null: as if not given
+
+
+def _name(settings: dict[str, Any], option: str, what: str) -> str | None:
+    """Take the option, a name, out of the settings."""
+    value = settings.pop(option, None)
+    if value is not None and (not isinstance(value, str) or not value):
+        raise ValueError(f"+algorithm.ktae.{option}={value!r}: give the name of {what}.")
+    return value
 
 
 def _rename_aliases(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from ktae.integrations.verl import dataproto, options, transfer_queue
-from ktae.integrations.verl.estimator import compute_advantage
+from ktae.integrations.verl import dataproto, transfer_queue
+from ktae.integrations.verl.estimator import compute_advantage, validate_with_trainer
 from ktae.integrations.verl.import_hooks import patch_on_import
 from ktae.integrations.verl.options import NAME
 
@@ -21,7 +21,7 @@ SEAMS: dict[str, dict[str, Wrap]] = {
     "verl.trainer.ppo.ray_trainer": {"compute_advantage": dataproto.lend_batch},
     "verl.trainer.ppo.metric_utils": {"compute_data_metrics": dataproto.add_metrics},
     "verl.trainer.ppo.v1.trainer_base": {"PPOTrainer._compute_advantage": transfer_queue.lend_batch},
-    "verl.utils.config": {"validate_config": options.validate_with_trainer},
+    "verl.utils.config": {"validate_config": validate_with_trainer},
 }
 
 

@@ -1,0 +1,70 @@
+"""Which rollouts of a veRL batch are correct."""
+
+import functools
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ktae.estimator import Estimate
+from ktae.integrations.verl.lending import Lent
+from ktae.integrations.verl.options import Options
+from ktae.validation import exceeds, row_sums
+
+logger = logging.getLogger(__name__)
+
+
+def outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config: Any) -> Tensor:
+    """Which rows are correct, bool [B]: by the reward extra, else by the score before the KL term.
+
+    Raises:
+        ValueError: the reward extra is missing, for a row or for all, or only rewards with a KL term are there.
+    """
+    threshold = options.config.correct_threshold
+    if options.correct_key is not None:
+        values = lent.reward_extra(options.correct_key)
+        correct = torch.zeros(len(values), dtype=torch.bool)
+        for row in range(len(values)) if lent.rows is None else lent.rows:
+            correct[row] = _is_greater(values[row], threshold, row, options.correct_key)
+        return correct
+    scores = lent.token_level_scores
+    if scores is None:
+        if config is not None and config.get("use_kl_in_reward", False):
+            raise ValueError(
+                "algorithm.use_kl_in_reward=True, and this trainer's batch has no `token_level_scores`: the KL term "
+                "would decide which rollouts are correct. Set +algorithm.ktae.correct_key to a reward extra."
+            )
+        scores = token_level_rewards
+    return exceeds(row_sums(scores, torch.float64), threshold, scores.dtype)
+
+
+def warn_if_all_one_sided(result: Estimate, options: Options) -> None:
+    """Warn, once, when groups have several rollouts, but none has both outcomes."""
+    incorrect, correct = result.outcomes
+    if bool((incorrect + correct > 1).any()) and not bool(((incorrect > 0) & (correct > 0)).any()):
+        source = f"the reward extra {options.correct_key!r}" if options.correct_key else "the score before the KL term"
+        _warn_one_sided(f"{source} > {options.config.correct_threshold:g}")
+
+
+@functools.cache
+def _warn_one_sided(label: str) -> None:
+    logger.warning(
+        "No group of this batch has both correct and incorrect rollouts, so no token has a key-token value and the "
+        "advantages are those of the rollouts alone. A rollout is correct if %s. If the rewards differ within groups, "
+        "this label misses it: set +algorithm.ktae.correct_key to a reward extra such as acc, or "
+        "+algorithm.ktae.correct_threshold. If they do not, the prompts are too easy or too hard. This is said once; "
+        "the metric ktae/mixed_group_share tells it in every step.",
+        label,
+    )
+
+
+def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if not isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating)) or number != number:
+        raise ValueError(
+            f"+algorithm.ktae.correct_key={name}: row {row} of the batch has {value!r}, which is neither a number "
+            "nor a boolean. The reward function has to return the key for every rollout."
+        )
+    return bool(number > threshold)  # a float32 of numpy is compared as float32: 0.1 is not greater than 0.1
