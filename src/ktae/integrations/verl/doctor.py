@@ -165,11 +165,11 @@ def _in_ray(config: Any) -> Iterator[Finding]:
     exec(PROBE, namespace)
     settings = config.ray_kwargs.get("ray_init", {}) if config is not None else {}
     runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(), settings.get("runtime_env", {}))
-    settings = OmegaConf.to_container(OmegaConf.create({**settings, "runtime_env": runtime_env}))
+    settings: Any = OmegaConf.to_container(OmegaConf.create({**settings, "runtime_env": runtime_env}))
     try:
         ray.init(**settings, log_to_driver=False)
         nodes = len(ray.nodes())
-        report = ray.get(ray.remote(namespace["probe"]).remote())
+        report: Any = ray.get(ray.remote(namespace["probe"]).remote())
     except Exception as error:
         yield Finding(False, f"Ray: {type(error).__name__}: {error}", "start the cluster, or unset RAY_ADDRESS")
         return

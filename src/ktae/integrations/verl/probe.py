@@ -54,11 +54,13 @@ def probe():
 
 def dry_run():
     """Two rollouts that differ in one token, through veRL's own advantage step for a DataProto."""
+    import importlib
+
     import numpy as np
     import torch
     from verl import DataProto
-    from verl.trainer.ppo.ray_trainer import compute_advantage
 
+    compute_advantage = importlib.import_module("verl.trainer.ppo.ray_trainer").compute_advantage
     scores = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     tensors = {
         "responses": torch.tensor([[5, 7], [6, 7]]),
