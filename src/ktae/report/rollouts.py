@@ -1,4 +1,4 @@
-"""Files of rollouts -> groups, one at a time: dumps of veRL, JSONL with a list of responses, npz and parquet with ids."""
+"""Files of rollouts -> groups, one at a time: veRL's dumps, lists of responses in JSONL, npz and parquet with ids."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".npz", ".parquet")
 SHOWN = 5  # skipped lines that are told one by one
@@ -215,12 +215,12 @@ def outcome_column(path: Path, columns: Mapping[str, Any]) -> str:
     raise FormatError(f"{path} has no outcome: correct, is_correct, acc, rewards or score. It has {sorted(columns)}.")
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> Any:
     return gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb")
 
 
 def _lines(
-    file: IO[bytes], path: Path, skipped: Skipped, progress: Callable[[int], Any]
+    file: Any, path: Path, skipped: Skipped, progress: Callable[[int], Any]
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Number, offset and content of the lines that are JSON objects."""
     number = 0

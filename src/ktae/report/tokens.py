@@ -46,17 +46,18 @@ def tokens_of(group: Group, tokenizer: Any) -> Tokens:
     decoded: dict[int, str] = {}
     ids, texts = [], []
     for rollout in group.rollouts:
+        text = rollout.text or ""
         if rollout.token_ids is not None:
             for token_id in set(rollout.token_ids) - decoded.keys():
                 decoded[token_id] = _decode(token_id, tokenizer)
             ids.append(rollout.token_ids)
             texts.append([decoded[token_id] for token_id in rollout.token_ids])
         elif tokenizer is not None:
-            encoding = tokenizer.encode(rollout.text, add_special_tokens=False)
+            encoding = tokenizer.encode(text, add_special_tokens=False)
             ids.append(encoding.ids)
-            texts.append([rollout.text[start:end] for start, end in encoding.offsets])
+            texts.append([text[start:end] for start, end in encoding.offsets])
         else:
-            words = WORDS.findall(rollout.text or "")
+            words = WORDS.findall(text)
             # The white space is shown, but does not tell one word from another.
             ids.append([vocabulary.setdefault(word.strip(), len(vocabulary)) for word in words])
             texts.append(words)
