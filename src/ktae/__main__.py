@@ -1,18 +1,24 @@
-"""`python -m ktae`: see `python -m ktae --help`."""
+"""`ktae`, or `python -m ktae`: see `ktae --help`."""
 
 import argparse
 import sys
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="ktae", description="Token-level credit assignment for veRL.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser("doctor", help="will algorithm.adv_estimator=ktae work here, and if not, why not")
-    doctor.add_argument("overrides", nargs="*", metavar="key=value", help="the Hydra overrides of your run")
-    doctor.add_argument("--config-dir", help="as for veRL")
-    doctor.add_argument("--config-name", default="ppo_trainer", help="as for veRL")
-    doctor.add_argument("--ray", action="store_true", help="look into a Ray worker too (RAY_ADDRESS, or a new cluster)")
-    return _doctor(parser.parse_args(arguments))
+    parser = argparse.ArgumentParser(prog="ktae", description="Token-level credit assignment: see it, check it.")
+    commands = parser.add_subparsers(required=True)
+    _add_doctor(commands.add_parser("doctor", help="will algorithm.adv_estimator=ktae work here, and if not, why not"))
+    _add_report(commands.add_parser("report", help="the key tokens of rollouts"))
+    chosen = parser.parse_args(arguments)
+    return chosen.run(chosen)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the Hydra overrides of your run")
+    parser.add_argument("--config-dir", help="as for veRL")
+    parser.add_argument("--config-name", default="ppo_trainer", help="as for veRL")
+    parser.add_argument("--ray", action="store_true", help="look into a Ray worker too (RAY_ADDRESS, or a new cluster)")
+    parser.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
@@ -24,6 +30,18 @@ def _doctor(arguments: argparse.Namespace) -> int:
         problems += not ok
     print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problem found")
     return 1 if problems else 0
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    try:
+        from ktae.report.command import add_arguments, run
+    except ImportError as error:
+        message = f"ktae report: {error}. It needs the extra: pip install 'ktae[report]'"
+        parser.add_argument("anything", nargs=argparse.REMAINDER)
+        parser.set_defaults(run=lambda _: print(message, file=sys.stderr) or 1)
+    else:
+        add_arguments(parser)
+        parser.set_defaults(run=run)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from ktae import KeyTokenTable, KTAEConfig, key_token_table
-from ktae.estimator import SATURATED
 from ktae.report.rollouts import Group
 from ktae.report.tokens import Tokens, tokens_of
 
 PERMUTATIONS = 20
+TOKENS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Analysis:
     tokens: Tokens
     table: KeyTokenTable
     occurrences: np.ndarray  # of each row of the table, in all rollouts
+    shuffles: list[np.ndarray]  # permuted outcomes
     chance: np.ndarray  # V of every row of the tables of the permuted outcomes
     chance_occurrences: np.ndarray
 
@@ -34,22 +35,20 @@ class Analysis:
         }
 
     @property
-    def mixed(self) -> bool:
-        return len({rollout.correct for rollout in self.group.rollouts}) == 2
+    def correct(self) -> np.ndarray:
+        return np.array([rollout.correct for rollout in self.group.rollouts])
 
-    def saturation(self, scale: float) -> tuple[float, float]:
-        """Share of the tokens whose |V| exceeds 0.9 scale, and the same with permuted outcomes."""
-        pairs = ((self.table.key_token_value.numpy(), self.occurrences), (self.chance, self.chance_occurrences))
-        observed, chance = (float((n * (np.abs(v) > SATURATED * scale)).sum() / max(n.sum(), 1)) for v, n in pairs)
-        return observed, chance
+    @property
+    def mixed(self) -> bool:
+        return 0 < self.correct.sum() < len(self.correct)
 
 
 def analyse(group: Group, tokenizer: Any, config: KTAEConfig, generator: np.random.Generator) -> Analysis:
     """Statistics of the group, and of PERMUTATIONS shuffles of its outcomes."""
     tokens = tokens_of(group, tokenizer)
     correct = np.array([rollout.correct for rollout in group.rollouts])
-    shuffles = PERMUTATIONS if 0 < correct.sum() < len(correct) else 0
-    outcomes = [correct, *(generator.permutation(correct) for _ in range(shuffles))]
+    one_sided = correct.all() or not correct.any()
+    shuffles = [] if one_sided else [generator.permutation(correct) for _ in range(PERMUTATIONS)]
 
     size, width = len(correct), max(map(len, tokens.ids), default=0)
     responses = torch.zeros(size, width, dtype=torch.long)
@@ -57,18 +56,25 @@ def analyse(group: Group, tokenizer: Any, config: KTAEConfig, generator: np.rand
     for row, ids in enumerate(tokens.ids):
         responses[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
         mask[row, : len(ids)] = True
-    # One at a time: all shuffles at once would take their number times the memory.
-    tables = [
-        key_token_table(torch.zeros(mask.shape), mask, responses, [0] * size, is_correct=outcome, config=config)
-        for outcome in outcomes
-    ]
+    rewards = torch.zeros(mask.shape)
+    table = key_token_table(rewards, mask, responses, [0] * size, is_correct=correct, config=config)
     _, occurrences = np.unique(responses[mask].numpy(), return_counts=True)  # in the order of the table
-    chance = [table.key_token_value.numpy() for table in tables[1:]]
-    return Analysis(
-        group,
-        tokens,
-        tables[0],
-        occurrences,
-        np.concatenate(chance) if chance else np.zeros(0),
-        np.tile(occurrences, len(chance)),
-    )
+    chance = _values_of(shuffles, responses, mask, config)
+    return Analysis(group, tokens, table, occurrences, shuffles, chance, np.tile(occurrences, len(shuffles)))
+
+
+def _values_of(
+    shuffles: list[np.ndarray], responses: torch.Tensor, mask: torch.Tensor, config: KTAEConfig
+) -> np.ndarray:
+    """V of every token under each of the outcomes, one after the other: as copies of the group, some at a time."""
+    at_once = max(1, TOKENS_AT_ONCE // max(int(mask.sum()), 1))
+    values = [np.zeros(0)]
+    for start in range(0, len(shuffles), at_once):
+        outcomes = shuffles[start : start + at_once]
+        copies = len(outcomes)
+        index = np.repeat(np.arange(copies), len(mask)).tolist()
+        masks = mask.repeat(copies, 1)
+        batch = (torch.zeros(masks.shape), masks, responses.repeat(copies, 1), index)
+        table = key_token_table(*batch, is_correct=np.concatenate(outcomes), config=config)
+        values.append(table.key_token_value.numpy())
+    return np.concatenate(values)

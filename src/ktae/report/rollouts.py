@@ -196,9 +196,12 @@ def _read_parquet(path: Path) -> Iterator[Group]:
     prompts = dict(zip(columns["uid"], columns.get("prompt", [""] * len(columns["uid"])), strict=True))
     masks = columns.get("response_mask", [None] * len(columns["uid"]))
     for uid, response, mask, value in zip(columns["uid"], columns["responses"], masks, columns[outcome], strict=True):
-        text = response if isinstance(response, str) else None
-        ids = None if text is not None else [i for i, m in zip(response, mask or [1] * len(response), strict=True) if m]
-        rows.setdefault(uid, []).append(Rollout(_number(value) > 0, text, ids))
+        if isinstance(response, str):
+            rollout = Rollout(_number(value) > 0, text=response)
+        else:
+            unmasked = response if mask is None else [i for i, m in zip(response, mask, strict=True) if m]
+            rollout = Rollout(_number(value) > 0, token_ids=unmasked)
+        rows.setdefault(uid, []).append(rollout)
     return (Group(str(uid), str(prompts[uid]), step_of(path), members) for uid, members in rows.items())
 
 

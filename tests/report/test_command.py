@@ -1,0 +1,80 @@
+"""`ktae report` from the outside."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ktae.__main__ import main
+
+DATA = Path(__file__).resolve().parents[2] / "examples" / "data" / "amc23.npz"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    path = tmp_path / "3.jsonl"
+    texts = ["\x1b[31mso 6", "6 /bold]", "8", "so 8"]
+    lines = [{"input": "2 + 4?", "output": text, "score": 1.0 - i // 2, "step": 3} for i, text in enumerate(texts)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken\n")
+    return path
+
+
+def test_real_rollouts(capsys):
+    assert main(["report", str(DATA), "--groups", "1", "--top", "2"]) == 0
+    output = capsys.readouterr().out
+    assert "How many positive perfect squares less than" in output
+    assert "9 of 16 correct" in output
+    assert "4 groups (4 of 16), 64 rollouts; tokens: token ids" in output
+    assert "tokens with |V| > 0.9 scale" in output
+    assert "permuted outcomes" in output
+
+
+def test_json_and_csv(dump, tmp_path, capsys):
+    assert main(["report", str(dump), "--json", "-", "--csv", str(tmp_path / "tokens.csv")]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    assert (summary["groups"], summary["rollouts"], summary["tokens"], summary["skipped_lines"]) == (1, 4, "words", 1)
+    assert summary["for_correct"][0] == "6"
+    assert "lines skipped: 1" in captured.err
+    with (tmp_path / "tokens.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    six = next(row for row in rows if row["token"].strip() == "6")
+    assert [six[name] for name in "abcd"] == ["2", "0", "0", "2"]
+    assert float(six["p_value"]) == pytest.approx(1 / 3)
+    assert float(six["key_token_value"]) == pytest.approx(1)
+    assert rows[0] == six
+
+
+def test_a_rollout_does_not_steer_the_terminal(dump, capsys):
+    assert main(["report", str(dump)]) == 0
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "line 5: no JSON" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "x", "an unknown format"),
+        ("a.jsonl", "", "is empty"),
+        ("a.jsonl", '{"input": "", "output": "", "score": null}\n', "no group of rollouts in .*None is no number"),
+    ],
+)
+def test_errors(tmp_path, capsys, name, content, message):
+    (tmp_path / name).write_text(content)
+    assert main(["report", str(tmp_path / name)]) == 1
+    error = capsys.readouterr().err
+    assert error.strip().startswith("ktae report:")
+    assert re.search(message, error)
+
+
+def test_without_the_extra(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['rich'] = None")
+    command = [sys.executable, "-m", "ktae", "report", "x.jsonl"]
+    process = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    assert process.returncode == 1
+    assert "It needs the extra: pip install 'ktae[report]'" in process.stderr
