@@ -107,6 +107,13 @@ def test_ids_and_masks(tmp_path, suffix):
     assert found[0].rollouts == [Rollout(True, token_ids=[5, 7]), Rollout(False, token_ids=[6])]
 
 
+def test_the_rows_of_a_session_are_one_rollout(tmp_path):
+    columns = IDS | {"uid": ["p", "p", "p"], "rollout_index": ["s", "t", "s"]}
+    np.savez(tmp_path / "a.npz", **{name: np.array(values) for name, values in columns.items()})
+    found, _ = groups(tmp_path / "a.npz")
+    assert found[0].rollouts == [Rollout(False, token_ids=[5, 7, 6]), Rollout(False, token_ids=[5, 5])]
+
+
 def test_texts_in_parquet(tmp_path):
     columns = {"uid": [1, 1], "responses": ["a b", "c"], "correct": [True, False], "prompt": ["?", "?"]}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")

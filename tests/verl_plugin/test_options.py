@@ -73,11 +73,13 @@ def test_verls_own_key_for_dr_grpo_is_honoured():
     [
         (
             {"sclae": 2},
-            r"Unknown option \+algorithm.ktae.sclae. Known options: preset, .*base_estimator; .*scripts: alpha",
+            r"Unknown option \+algorithm.ktae.sclae. Known options: preset, .*base_estimator, .*; .*scripts: alpha",
         ),
         ({"top": 1, "scale": 1}, r"\+algorithm.ktae.top and \+algorithm.ktae.scale are one option"),
         ({"scale": "two"}, "scale='two'"),
         ({"correct_key": 3}, "correct_key=3: give the name of a reward extra"),
+        ({"dump_every": 2}, "dump_every has no effect without"),
+        ({"dump_dir": "d", "dump_groups": 0}, "dump_groups=0: give a whole number from 1 on"),
         ({"correct_key": ""}, "correct_key='': give the name of a reward extra"),
         ({"ignore_token_ids": "5"}, "ignore_token_ids='5': give a tuple"),
         (2, r"algorithm.ktae=2: give options one by one"),

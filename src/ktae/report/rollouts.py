@@ -168,18 +168,21 @@ def _read_npz(path: Path) -> Iterator[Group]:
     prompts = {}
     if {"prompt_uid", "prompt"} <= columns.keys():
         prompts = dict(zip(columns["prompt_uid"].tolist(), columns["prompt"].tolist(), strict=True))
-    rows: dict[Any, list[int]] = {}
-    for row, uid in enumerate(columns["uid"].tolist()):
-        rows.setdefault(uid, []).append(row)
+    uids = columns["uid"].tolist()
+    sessions = columns.get("rollout_index", np.arange(len(uids))).tolist()
+    rows: dict[Any, dict[Any, list[int]]] = {}  # uid -> session -> its rows, one rollout together
+    for row, (uid, session) in enumerate(zip(uids, sessions, strict=True)):
+        rows.setdefault(uid, {}).setdefault(session, []).append(row)
     return (
-        Group(str(uid), str(prompts.get(uid, "")), step_of(path), [_rollout(columns, row, outcome) for row in members])
-        for uid, members in rows.items()
+        Group(str(uid), str(prompts.get(uid, "")), step_of(path), [_rollout(columns, r, outcome) for r in of.values()])
+        for uid, of in rows.items()
     )
 
 
-def _rollout(columns: Mapping[str, Any], row: int, outcome: str) -> Rollout:
-    ids = columns["responses"][row][columns["response_mask"][row].astype(bool)]
-    return Rollout(bool(columns[outcome][row] > 0), token_ids=ids.tolist())
+def _rollout(columns: Mapping[str, Any], rows: list[int], outcome: str) -> Rollout:
+    """The tokens of the rows, one row after the other; the last one's outcome."""
+    ids = columns["responses"][rows][columns["response_mask"][rows].astype(bool)]
+    return Rollout(bool(columns[outcome][rows[-1]] > 0), token_ids=ids.tolist())
 
 
 def _read_parquet(path: Path) -> Iterator[Group]:

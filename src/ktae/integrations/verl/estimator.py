@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ktae.estimator import Estimate, estimate
+from ktae.integrations.verl import side_dump
 from ktae.integrations.verl.base import base_advantages, find_base
 from ktae.integrations.verl.dataproto import from_batch
 from ktae.integrations.verl.labels import outcomes, warn_if_all_one_sided
@@ -65,6 +66,9 @@ def compute_advantage(
         config=options.config,
     )
     warn_if_all_one_sided(result, options)
+    if options.dump is not None:
+        responses, correct = (_take(values, lent.rows) for values in (lent.responses, is_correct))
+        side_dump.write(options.dump, responses, mask, uids, sessions, correct, result.advantages)
     advantages = result.advantages
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ktae.config import KTAEConfig
+from ktae.integrations.verl.side_dump import Dump
 
 logger = logging.getLogger(__name__)
 
 NAME = "ktae"
 
-# Options of the veRL integration, beside those of KTAEConfig: names of a reward extra and of an estimator.
-NAMES = ("correct_key", "base_estimator")
+# Options of the veRL integration, beside those of KTAEConfig.
+NAMES = ("correct_key", "base_estimator", "dump_dir", "dump_every", "dump_groups")
 
 # Names of the published training scripts.
 ALIASES = {
@@ -32,11 +33,13 @@ class Options:
         config: the estimator's settings.
         correct_key: name of the reward extra that says whether a rollout is correct; None: the score does.
         base_estimator: name of the registered estimator whose advantages are the rollout-level part; None: GRPO's.
+        dump: what of a step is written where; None: nothing.
     """
 
     config: KTAEConfig
     correct_key: str | None = None
     base_estimator: str | None = None
+    dump: Dump | None = None
 
 
 def parse_options(algorithm: Any) -> Options:
@@ -54,6 +57,7 @@ def parse_options(algorithm: Any) -> Options:
     settings = _rename_aliases(given)
     correct_key = _name(settings, "correct_key", "a reward extra, such as acc")
     base_estimator = _name(settings, "base_estimator", "an estimator of veRL, such as rloo")
+    dump = _dump(settings)
     if settings.pop("bottom", None) is not None:
         _warn_once("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
     if given.get("beta_ig", 1) != 1:
@@ -68,7 +72,7 @@ def parse_options(algorithm: Any) -> Options:
             f"those of the published scripts: {', '.join([*ALIASES, 'pad_token_id', 'bottom'])}."
         )
     settings.setdefault("norm_adv_by_std", get("norm_adv_by_std_in_grpo", True))
-    return Options(KTAEConfig(**settings), correct_key, base_estimator)
+    return Options(KTAEConfig(**settings), correct_key, base_estimator, dump)
 
 
 @functools.cache
@@ -87,6 +91,18 @@ def _plain(options: Any) -> dict[str, Any]:
 
         options = OmegaConf.to_container(options, resolve=True)  # pyright: ignore[reportArgumentType]
     return {name: value for name, value in options.items() if value is not None}  # null: as if not given
+
+
+def _dump(settings: dict[str, Any]) -> Dump | None:
+    """Take the options of the side-dump out of the settings."""
+    directory = _name(settings, "dump_dir", "a directory")
+    amounts = {name: settings.pop(f"dump_{name}") for name in ("every", "groups") if f"dump_{name}" in settings}
+    for name, value in amounts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"+algorithm.ktae.dump_{name}={value!r}: give a whole number from 1 on.")
+        if directory is None:
+            raise ValueError(f"+algorithm.ktae.dump_{name} has no effect without +algorithm.ktae.dump_dir.")
+    return None if directory is None else Dump(directory, **amounts)
 
 
 def _name(settings: dict[str, Any], option: str, what: str) -> str | None:

@@ -1,0 +1,87 @@
+"""`+algorithm.ktae.dump_dir=DIRECTORY`: the ids and advantages that training used, for `ktae report`."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Where, and how much of it.
+
+    Args:
+        directory: of the files step_000001.npz, step_000002.npz ...; made if it is not there.
+        every: steps between two files.
+        groups: largest number of groups in a file; those with both outcomes first.
+    """
+
+    directory: str
+    every: int = 10
+    groups: int = 8
+
+
+class Counter:
+    """Counts the advantage steps of this process. A resumed run goes on behind the files that are there."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+
+    def next(self, directory: str) -> int:
+        if directory not in self.steps:
+            names = [file.stem.removeprefix("step_") for file in Path(directory).glob("step_*.npz")]
+            self.steps[directory] = max((int(name) for name in names if name.isdecimal()), default=0)
+        self.steps[directory] += 1
+        return self.steps[directory]
+
+
+counter = Counter()
+
+
+def write(
+    dump: Dump,
+    responses: Tensor,
+    response_mask: Tensor,
+    index: Any,
+    rollout_index: Sequence[str] | None,
+    is_correct: Tensor,
+    advantages: Tensor,
+) -> None:
+    """Write the step's file if it is due. A failure is a warning: it does not concern the training."""
+    step = counter.next(dump.directory)
+    if (step - 1) % dump.every != 0:
+        return
+    rows = _rows(index, is_correct.tolist(), dump.groups)
+    columns: dict[str, Any] = {
+        "uid": np.array([str(index[row]) for row in rows]),
+        "rollout_index": np.array([str(row if rollout_index is None else rollout_index[row]) for row in rows]),
+        "correct": is_correct[rows].numpy(force=True),
+        "responses": responses[rows].numpy(force=True),
+        "response_mask": response_mask[rows].bool().numpy(force=True),
+        "advantages": advantages[rows].float().numpy(force=True),
+    }
+    path = Path(dump.directory) / f"step_{step:06}.npz"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        with unfinished.open("wb") as file:
+            np.savez_compressed(file, **columns)
+        unfinished.replace(path)  # a reader never sees half a file
+    except OSError:
+        logger.warning("ktae could not write %s; training goes on without it.", path, exc_info=True)
+
+
+def _rows(index: Sequence[Any], correct: list[bool], groups: int) -> list[int]:
+    """The rows of the first groups, those with both outcomes before the others, in the order of the batch."""
+    outcomes: dict[Any, set[bool]] = {}
+    for label, outcome in zip(index, correct, strict=True):
+        outcomes.setdefault(label, set()).add(outcome)
+    chosen = set(sorted(outcomes, key=lambda label: len(outcomes[label]) == 1)[:groups])
+    return [row for row, label in enumerate(index) if label in chosen]

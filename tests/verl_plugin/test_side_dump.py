@@ -1,0 +1,60 @@
+"""`+algorithm.ktae.dump_dir`: what training used, on disk, and `ktae report` on it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from protos import compute, data_proto
+
+from ktae.__main__ import main
+from ktae.integrations.verl import side_dump
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    monkeypatch.setattr(side_dump, "counter", side_dump.Counter())
+
+
+def test_the_ids_and_advantages_that_training_used(tmp_path, capsys):
+    data, batch = data_proto()
+    actual = compute(data, ktae={"dump_dir": str(tmp_path / "new"), "dump_groups": 2}).batch["advantages"]
+    with np.load(tmp_path / "new" / "step_000001.npz") as file:
+        dumped = dict(file)
+    rows = [row for row, uid in enumerate(batch["index"]) if uid in ("prompt-0", "prompt-1")]
+    assert dumped["uid"].tolist() == [batch["index"][row] for row in rows]
+    assert np.array_equal(dumped["responses"], batch["responses"][rows])
+    assert np.array_equal(dumped["response_mask"], batch["response_mask"][rows].bool())
+    assert np.array_equal(dumped["advantages"], actual[rows].float())
+    assert dumped["correct"].tolist() == (batch["token_level_rewards"][rows].sum(1) > 0).tolist()
+
+    assert main(["report", str(tmp_path / "new"), "--json", "-"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["groups"], summary["rollouts"], summary["tokens"]) == (2, 12, "token ids")
+
+
+def test_every_few_steps_and_on_after_a_restart(tmp_path, monkeypatch):
+    for _ in range(5):
+        compute(data_proto()[0], ktae={"dump_dir": str(tmp_path), "dump_every": 2})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_00000{step}.npz" for step in (1, 3, 5)]
+    monkeypatch.setattr(side_dump, "counter", side_dump.Counter())
+    compute(data_proto()[0], ktae={"dump_dir": str(tmp_path), "dump_every": 1})
+    assert (tmp_path / "step_000006.npz").exists()
+
+
+def test_groups_with_both_outcomes_come_first(tmp_path):
+    data, batch = data_proto()
+    scores = data.batch["token_level_scores"].clone()
+    scores[[row for row, uid in enumerate(batch["index"]) if uid != "prompt-3"]] = 0
+    data.batch["token_level_scores"] = data.batch["token_level_rewards"] = scores
+    compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 1})
+    with np.load(tmp_path / "step_000001.npz") as file:
+        assert set(file["uid"].tolist()) == {"prompt-3"}
+
+
+def test_a_full_disk_does_not_stop_the_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    data, _ = data_proto()
+    expected = compute(data_proto()[0]).batch["advantages"]
+    assert torch.equal(compute(data, ktae={"dump_dir": str(tmp_path / "file")}).batch["advantages"], expected)
+    assert "training goes on without it" in caplog.text
