@@ -49,6 +49,23 @@ def test_json_and_csv(dump, tmp_path, capsys):
     assert rows[0] == six
 
 
+def test_training(tmp_path, capsys):
+    for step in (9, 10):
+        lines = [
+            {"input": "?", "output": f"{'yes' if i % 2 else 'no'} $x$ {i}", "score": i % 2, "step": step}
+            for i in range(8)
+        ]
+        (tmp_path / f"{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("steps.svg", "steps.png"):
+        assert main(["report", str(tmp_path), "--training", str(tmp_path / name)]) == 0
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "steps.svg").read_text()
+    for text in ("groups with both outcomes", "permuted outcomes", "yes", "no"):
+        assert f"<!-- {text} -->" in drawn, text
+    assert main(["report", str(DATA), "--training", str(tmp_path / "steps.svg")]) == 1
+    assert "--training: no group has a step" in capsys.readouterr().err
+
+
 def test_a_rollout_does_not_steer_the_terminal(dump, capsys):
     assert main(["report", str(dump)]) == 0
     output = capsys.readouterr().out

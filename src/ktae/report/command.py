@@ -17,6 +17,7 @@ from ktae.report.rollouts import FormatError, Labels, Skipped, files, read
 from ktae.report.summary import Summary
 from ktae.report.terminal import print_group, print_summary, write_csv, write_json
 from ktae.report.tokens import load_tokenizer, unit
+from ktae.report.training import plot_training
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=5, help="key tokens shown of each kind (5)")
     parser.add_argument("--groups", type=int, default=3, help="groups shown one by one in the terminal (3)")
     parser.add_argument("--json", metavar="FILE", help="write the summary there; - is the standard output")
+    parser.add_argument("--training", type=Path, metavar="FILE", help="plot the steps there: .png or .svg")
     parser.add_argument("--csv", metavar="FILE", help="write every key token of every group there; - as above")
 
 
@@ -46,12 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace, console: Console) -> None:
     config = KTAEConfig(preset=arguments.preset)
     assert config.scale is not None
-    summary, skipped, units = Summary(config.scale), Skipped(), set[str]()
+    summary, skipped, units, steps = Summary(config.scale), Skipped(), set[str](), dict[int, Summary]()
     with ExitStack() as stack:
         table = None if arguments.csv is None else _open(arguments.csv, stack)
         shown = 0
         for analysis in _analyses(arguments, config, skipped, units):
             summary.add(analysis)
+            if arguments.training is not None:
+                _add_to_step(steps, analysis, config.scale)
             if table is not None:
                 write_csv(table, analysis, header=summary.groups == 1)
             if analysis.mixed and shown < arguments.groups:
@@ -60,6 +64,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
         if summary.groups == 0:
             reasons = "; ".join(skipped.examples)
             raise FormatError(f"no group of rollouts in {', '.join(map(str, arguments.paths))}. {reasons}")
+        if arguments.training is not None:
+            _plot(steps, arguments.training)
         what = ", ".join(sorted(units))
         print_summary(console, summary, arguments.top, what, skipped)
         if arguments.json is not None:
@@ -81,6 +87,26 @@ def _analyses(
                 units.add(unit(group, tokenizer))
                 yield analyse(group, tokenizer, config, generator)
             progress.remove_task(task)
+
+
+def _add_to_step(steps: dict[int, Summary], analysis: Analysis, scale: float) -> None:
+    step = analysis.group.step
+    if step is None:
+        return
+    if step not in steps:
+        for finished in steps.values():
+            finished.forget_all_but_the_leading_tokens()
+        steps[step] = Summary(scale)
+    steps[step].add(analysis)
+
+
+def _plot(steps: dict[int, Summary], path: Path) -> None:
+    if not steps:
+        raise FormatError("--training: no group has a step. Steps are in veRL's dumps, or in the names of the files.")
+    try:
+        plot_training(steps, path)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"--training {path}: {error}") from error
 
 
 def _open(name: str, stack: ExitStack) -> IO[str]:
