@@ -4,8 +4,8 @@ import sys
 import pytest
 import toy_task
 
-# `recorder` patches the library; it is for the processes of a training run, not to be imported for its doctests.
-collect_ignore = ["recorder.py"]
+# These patch the library; they are for the processes of a training run, not to be imported for their doctests.
+collect_ignore = ["altered.py", "recorder.py"]
 
 
 @pytest.fixture(scope="session")
