@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 BIN = .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-learning lint bench clean
 
 # A real veRL training run on the CPU, then the key tokens of real rollouts.
 demo: .venv/installed
@@ -11,6 +11,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/pytest
+
+# Real training runs that learn, unlearn and stay: about 10 minutes.
+test-learning: .venv/installed
+	$(BIN)/pytest -m learning tests/verl_plugin/test_learning.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

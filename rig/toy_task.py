@@ -18,6 +18,12 @@ def compute_score(solution_str, **_):
     return {"score": float(correct), "acc": correct}
 
 
+def contains_digit(solution_str, **_):
+    """An easier task, which the untrained model solves in one of three rollouts: it can get better and worse."""
+    correct = any(character in "0123456789" for character in solution_str)
+    return {"score": float(correct), "acc": correct}
+
+
 def make_assets(directory):
     """Write DIRECTORY/model (config, random weights, tokenizer), train.parquet and val.parquet."""
     import pandas
@@ -65,12 +71,12 @@ def make_assets(directory):
     pandas.DataFrame(rows[:4]).to_parquet(directory / "val.parquet")
 
 
-def training_command(assets, steps, *overrides, prompts=8, rollouts=8):
-    """The command line of `verl.trainer.main_ppo` for this task."""
+def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="verl.trainer.main_ppo"):
+    """The command line of veRL's entry point for this task."""
     return [
         sys.executable,
         "-m",
-        "verl.trainer.main_ppo",
+        module,
         f"data.train_files={assets}/train.parquet",
         f"data.val_files={assets}/val.parquet",
         f"data.train_batch_size={prompts}",

@@ -16,6 +16,7 @@ import verl.utils.distributed
 import verl.workers.rollout.base as rollout_base
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 
 def nothing(*args, **kwargs):
@@ -144,7 +145,13 @@ class CpuReplica(RolloutReplica):
 
 
 class CpuServerAdapter(rollout_base.BaseRollout):
-    """Lives in the training worker and sends the server its weights."""
+    """Sends the server its weights. Lives in the training worker of the server's rank or, where these are apart, in
+    the worker of a replica, which then knows its rank.
+    """
+
+    def __init__(self, *args, replica_rank=-1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.server = f"hf_cpu_server_{os.environ['RANK'] if replica_rank == -1 else replica_rank}"
 
     async def resume(self, tags):
         pass
@@ -153,8 +160,8 @@ class CpuServerAdapter(rollout_base.BaseRollout):
         pass
 
     async def update_weights(self, weights, global_steps=None, **kwargs):
-        weights = {name: tensor.detach().float().cpu().clone() for name, tensor in weights}
-        await ray.get_actor(f"hf_cpu_server_{os.environ['RANK']}").load.remote(weights, global_steps or 0)
+        weights = {name: tensor.detach().float().cpu().clone() async for name, tensor in ensure_async_iterator(weights)}
+        await ray.get_actor(self.server).load.remote(weights, global_steps or 0)
 
 
 RolloutReplicaRegistry.register("hf_cpu", lambda: CpuReplica)

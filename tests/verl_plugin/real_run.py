@@ -1,0 +1,57 @@
+"""Start a real training run on the CPU rig, and read what it left behind."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from toy_task import training_command, training_environment
+
+STEPS, PROMPTS, ROLLOUTS = 3, 4, 8
+METRICS = [
+    "ktae/mixed_group_share",
+    "ktae/single_rollout_group_share",
+    "ktae/nonzero_token_share",
+    "ktae/mean_abs_value",
+    "ktae/saturated_token_share",
+    "timing_s/ktae",
+]
+
+# For trainers whose rollout servers do not share the trainer's processes: a logical GPU more, and weights that travel.
+ROLLOUT_APART = [
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=ray_queue",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=verl_cpu_sync",
+    "ray_kwargs.ray_init.num_gpus=2",
+    "ray_kwargs.ray_init.num_cpus=32",
+]
+
+
+def train(assets, tmp_path, *overrides, module="verl.trainer.main_ppo", steps=STEPS, load="recorder", **variables):
+    """Run an entry point of veRL: its exit status, what it printed, and the recorder's calls."""
+    record = tmp_path / "calls.jsonl"
+    variables = {"PYTHONPATH": str(Path(__file__).parent), "KTAE_TEST_RECORD": str(record)} | variables
+    overrides = ["algorithm.adv_estimator=ktae", *overrides]
+    process = subprocess.run(
+        training_command(assets, steps, *overrides, prompts=PROMPTS, rollouts=ROLLOUTS, module=module),
+        env=training_environment(load, **variables),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=800,
+    )
+    calls = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    return process.returncode, process.stdout, calls
+
+
+def logged(output, name):
+    """Values of a metric in the console log, one a step."""
+    return [float(value) for value in re.findall(rf" - {re.escape(name)}:([-+.\deE]+)", output)]
+
+
+def mixed_group_share(call):
+    """The share of the groups of a recorded call that have both outcomes."""
+    outcomes = {}
+    for uid, correct in zip(call["index"], call["is_correct"], strict=True):
+        outcomes.setdefault(uid, set()).add(correct)
+    return sum(len(labels) == 2 for labels in outcomes.values()) / len(outcomes)
