@@ -13,7 +13,7 @@ from ktae.integrations.verl import side_dump
 from ktae.integrations.verl.base import base_advantages, find_base
 from ktae.integrations.verl.dataproto import from_batch
 from ktae.integrations.verl.labels import outcomes, warn_if_all_one_sided
-from ktae.integrations.verl.lending import current
+from ktae.integrations.verl.lending import Lent, current
 from ktae.integrations.verl.options import NAME, parse_options
 
 
@@ -43,32 +43,26 @@ def compute_advantage(
     """
     start = time.perf_counter()
     options = parse_options(config)
-    lent = current()
-    if lent is None and batch is not None and "responses" in batch.keys():  # noqa: SIM118  (a TensorDict)
-        lent = from_batch(batch, non_tensor_batch or {})
-    if lent is None:
-        raise ValueError(_UNREACHABLE)
-
-    is_correct = outcomes(lent, options, token_level_rewards, config)
-    rewards, mask, uids = (_take(values, lent.rows) for values in (token_level_rewards, response_mask, index))
-    sessions = _take(lent.rollout_index, lent.rows)
+    lent = _loan(batch, non_tensor_batch)
+    label = outcomes(lent, options, token_level_rewards, config)
+    columns = (token_level_rewards, response_mask, lent.responses, index, label, lent.rollout_index)
+    rewards, mask, responses, uids, is_correct, sessions = (_take(column, lent.rows) for column in columns)
     rollout_advantages = None
     if options.base_estimator is not None and uids is not None:  # without uids, `estimate` raises
         rollout_advantages = base_advantages(options.base_estimator, rewards, mask, uids, sessions, config)
     result = estimate(
         rewards,
         mask,
-        _take(lent.responses, lent.rows),
+        responses,
         uids,
-        is_correct=_take(is_correct, lent.rows),
+        is_correct=is_correct,
         rollout_index=sessions,
         rollout_advantages=rollout_advantages,
         config=options.config,
     )
     warn_if_all_one_sided(result, options)
     if options.dump is not None:
-        responses, correct = (_take(values, lent.rows) for values in (lent.responses, is_correct))
-        side_dump.write(options.dump, responses, mask, uids, sessions, correct, result.advantages)
+        side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result.advantages)
     advantages = result.advantages
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)
@@ -90,6 +84,15 @@ def validate_with_trainer(validate_config: Callable) -> Callable:
         return validate_config(config, *args, **kwargs)
 
     return wrapper
+
+
+def _loan(batch: Mapping[str, Tensor] | None, non_tensor_batch: Mapping[str, Any] | None) -> Lent:
+    lent = current()
+    if lent is None and batch is not None and "responses" in batch.keys():  # noqa: SIM118  (a TensorDict)
+        lent = from_batch(batch, non_tensor_batch or {})
+    if lent is None:
+        raise ValueError(_UNREACHABLE)
+    return lent
 
 
 def _take(values: Any, rows: Sequence[int] | None) -> Any:
