@@ -1,52 +1,7 @@
 """Real runs of `python -m verl.trainer.main_ppo algorithm.adv_estimator=ktae` on the CPU rig."""
 
-import json
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from toy_task import training_command, training_environment
-
-STEPS, PROMPTS, ROLLOUTS = 3, 4, 8
-METRICS = [
-    "ktae/mixed_group_share",
-    "ktae/single_rollout_group_share",
-    "ktae/nonzero_token_share",
-    "ktae/mean_abs_value",
-    "ktae/saturated_token_share",
-    "timing_s/ktae",
-]
-
-
-@pytest.fixture(scope="module")
-def assets(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("assets")
-    script = Path(sys.modules["toy_task"].__file__)
-    subprocess.run([sys.executable, str(script), str(directory)], check=True, capture_output=True)
-    return directory
-
-
-def train(assets, tmp_path, *overrides, **variables):
-    record = tmp_path / "calls.jsonl"
-    variables = {"PYTHONPATH": str(Path(__file__).parent), "KTAE_TEST_RECORD": str(record)} | variables
-    process = subprocess.run(
-        training_command(assets, STEPS, "algorithm.adv_estimator=ktae", *overrides, prompts=PROMPTS, rollouts=ROLLOUTS),
-        env=training_environment("recorder", **variables),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    calls = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    return process.returncode, process.stdout, calls
-
-
-def logged(output, name):
-    """Values of a metric in the console log, one a step."""
-    return [float(value) for value in re.findall(rf" - {re.escape(name)}:([-+.\deE]+)", output)]
+from real_run import METRICS, PROMPTS, ROLLOUTS, STEPS, logged, train
 
 
 @pytest.mark.parametrize(
