@@ -10,9 +10,8 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import torch
-from packaging.version import Version
 
-VERL = Version(version("verl"))
+VERL = tuple(int(part) for part in version("verl").split(".")[:2])
 
 
 def nothing(*args, **kwargs):
@@ -50,7 +49,7 @@ def borrow_from_accelerators():
     attention_utils._get_attention_functions = lambda: tuple(getattr(npu_flash_attn_utils, name) for name in names)
 
 
-if VERL >= Version("0.9"):
+if VERL >= (0, 9):
     from verl.plugin.platform import PlatformBase, PlatformRegistry
 
     @PlatformRegistry.register(platform="cpu")
@@ -99,7 +98,7 @@ else:
         if not hasattr(torch.cpu, name):
             setattr(torch.cpu, name, answer)
 
-    if VERL >= Version("0.7"):  # 0.6 trains without engines
+    if VERL >= (0, 7):  # 0.6 trains without engines
         borrow_from_accelerators()
 
 

@@ -9,9 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from packaging.version import Version
-
-VERL = Version(version("verl"))
+VERL = tuple(int(part) for part in version("verl").split(".")[:2])
 RIG = Path(__file__).resolve().parent
 RESPONSE_LENGTH = 12
 
@@ -69,11 +67,12 @@ def make_assets(directory):
     pandas.DataFrame(rows[:4]).to_parquet(directory / "val.parquet")
 
 
-def training_command(assets, steps, *overrides, prompts=8, rollouts=8, program=("-m", "verl.trainer.main_ppo")):
+def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="verl.trainer.main_ppo"):
     """The command line of a training run for this task, for the installed veRL."""
     return [
         sys.executable,
-        *program,
+        "-m",
+        module,
         f"data.train_files={assets}/train.parquet",
         f"data.val_files={assets}/val.parquet",
         f"data.train_batch_size={prompts}",
@@ -114,24 +113,23 @@ def training_command(assets, steps, *overrides, prompts=8, rollouts=8, program=(
 
 
 def settings_of_version():
-    """What is called differently from one veRL to the next. Before 0.9 the device "cuda" asks Ray for a GPU, no more."""
+    """What differs from one veRL to the next. Before 0.9 the device "cuda" makes it ask Ray for a GPU, no more."""
     reward = f"custom_reward_function.path={RIG}/toy_task.py"
-    if VERL < Version("0.7"):
+    if VERL < (0, 7):
         return ["trainer.device=cuda", reward]
     reward = [f"reward.{reward}", "reward.num_workers=1"]
-    if VERL < Version("0.8"):
+    if VERL < (0, 8):
         engine = ["trainer.use_legacy_worker_impl=disable", "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2"]
         return ["trainer.device=cuda", *reward, *engine]
-    if VERL < Version("0.9"):
-        return ["trainer.device=cuda", *reward]
-    return ["trainer.device=cpu", *reward, "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
+    device = "cuda" if VERL < (0, 9) else "cpu"
+    return [f"trainer.device={device}", *reward, "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
 
 
 def training_environment(*modules, plug_in=True, **variables):
     """Environment of a run: the CPU device, further modules for every process to import, with ktae's plug-in or not."""
     path = [str(RIG), *filter(None, [variables.pop("PYTHONPATH", None), os.environ.get("PYTHONPATH")])]
     modules = ["verl_cpu", *modules]
-    if VERL < Version("0.9"):
+    if VERL < (0, 9):
         modules += ["ktae.integrations.verl"] * plug_in
     elif not plug_in:
         variables = {"VERL_USE_EXTERNAL_PLUGINS": "none", **variables}

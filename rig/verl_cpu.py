@@ -6,13 +6,11 @@ it trains on any device). For demonstrations and tests.
 """
 
 import os
-from importlib.metadata import version
 
-import cpu_device  # noqa: F401  (first: the modules below ask for the device)
 import ray
 import torch
 import verl.workers.rollout.base as rollout_base
-from packaging.version import Version
+from cpu_device import VERL
 from verl import DataProto
 
 
@@ -141,7 +139,7 @@ def register_server():
     rollout_base._ROLLOUT_REGISTRY[("hf_cpu", "async")] = f"{__name__}.CpuServerAdapter"
 
 
-if Version(version("verl")) < Version("0.7"):
+if VERL < (0, 7):
     rollout_base._ROLLOUT_REGISTRY[("hf_cpu", "sync")] = f"{__name__}.CpuRollout"
 else:
     register_server()

@@ -3,9 +3,16 @@ import sys
 
 import pytest
 import toy_task
+from toy_task import VERL
 
 # `recorder` patches the library; it is for the processes of a training run, not to be imported for its doctests.
 collect_ignore = ["recorder.py"]
+
+# Tests whose subject some versions of veRL do not have.
+if VERL < (0, 9):
+    collect_ignore += ["test_configs.py", "test_doctor.py", "test_transfer_queue.py"]
+if VERL != (0, 8):
+    collect_ignore += ["test_main_ppo_sync.py"]
 
 
 @pytest.fixture(scope="session")
