@@ -1,8 +1,15 @@
 # Needs Python 3.11 and network. Elsewhere than here: make PYTHON=/path/to/python3.11
 PYTHON ?= python3.11
 BIN = .venv/bin
+CHECK_PYTHON = $(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11)' || \
+	{ echo 'The pinned versions are for Python 3.11: make PYTHON=/path/to/python3.11'; exit 1; }
 
-.PHONY: demo test test-learning lint bench clean
+# What the supported versions of veRL have in common, in environments of their own. 0.9.1 has more: `make test`.
+VERSIONS = $(shell $(PYTHON) rig/supported.py)
+COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py main_ppo_sync.py plugin.py options.py dataproto.py \
+	base.py labels.py)
+
+.PHONY: demo test test-learning test-matrix test-oldest lint bench clean
 
 # A real veRL training run on the CPU, then the key tokens of real rollouts.
 demo: .venv/installed
@@ -16,17 +23,36 @@ test: .venv/installed
 test-learning: .venv/installed
 	$(BIN)/pytest -m learning tests/verl_plugin/test_learning.py
 
+test-matrix: $(addprefix test-verl-, $(VERSIONS))
+
+test-oldest: test-verl-$(firstword $(VERSIONS))
+
+test-verl-%: .matrix/%/ktae
+	.matrix/$*/bin/pytest $(COMMON_TESTS)
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
 .venv/installed: constraints.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11)' || \
-		{ echo 'The pinned versions are for Python 3.11: make PYTHON=/path/to/python3.11'; exit 1; }
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,dev]'
+	touch $@
+
+# An environment is kept while its pins are the same.
+.PRECIOUS: .matrix/%/installed .matrix/%/ktae
+.matrix/%/installed: constraints/verl-%.txt
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear .matrix/$*
+	.matrix/$*/bin/python -m pip install --quiet --constraint $< torch
+	.matrix/$*/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+.matrix/%/ktae: .matrix/%/installed pyproject.toml
+	.matrix/$*/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
 # Ratios to veRL's own grpo, and a plot in build/.
@@ -34,4 +60,4 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/bench.py --plot build
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .matrix

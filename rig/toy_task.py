@@ -6,8 +6,10 @@ file holds the reward function that veRL loads, and `training_command`.
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+VERL = tuple(int(part) for part in version("verl").split(".")[:2])
 RIG = Path(__file__).resolve().parent
 RESPONSE_LENGTH = 12
 
@@ -72,7 +74,7 @@ def make_assets(directory):
 
 
 def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="verl.trainer.main_ppo"):
-    """The command line of veRL's entry point for this task."""
+    """The command line of a training run for this task, for the installed veRL."""
     return [
         sys.executable,
         "-m",
@@ -83,8 +85,6 @@ def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="v
         "data.max_prompt_length=48",
         f"data.max_response_length={RESPONSE_LENGTH}",
         "data.dataloader_num_workers=0",
-        f"reward.custom_reward_function.path={RIG}/toy_task.py",
-        "reward.num_workers=1",
         f"actor_rollout_ref.model.path={assets}/model",
         "+actor_rollout_ref.model.override_config.attn_implementation=eager",
         "actor_rollout_ref.model.use_remove_padding=False",
@@ -100,8 +100,6 @@ def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="v
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
         f"actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={prompts * rollouts}",
         "actor_rollout_ref.rollout.agent.num_workers=1",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-        "trainer.device=cpu",
         "trainer.nnodes=1",
         "trainer.n_gpus_per_node=1",
         "trainer.logger=[console]",
@@ -115,17 +113,36 @@ def training_command(assets, steps, *overrides, prompts=8, rollouts=8, module="v
         "+ray_kwargs.ray_init.num_gpus=1",
         "+ray_kwargs.ray_init.include_dashboard=False",
         "+ray_kwargs.ray_init.object_store_memory=500000000",
+        *settings_of_version(),
         *overrides,
     ]
 
 
-def training_environment(*modules, **variables):
-    """Environment of a run: the CPU platform, and further modules for every process to import."""
+def settings_of_version():
+    """What differs from one veRL to the next. Before 0.9 the device "cuda" makes it ask Ray for a GPU, no more."""
+    reward = f"custom_reward_function.path={RIG}/toy_task.py"
+    if VERL < (0, 7):
+        return ["trainer.device=cuda", reward]
+    reward = [f"reward.{reward}", "reward.num_workers=1"]
+    if VERL < (0, 8):
+        engine = ["trainer.use_legacy_worker_impl=disable", "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2"]
+        return ["trainer.device=cuda", *reward, *engine]
+    device = "cuda" if VERL < (0, 9) else "cpu"
+    return [f"trainer.device={device}", *reward, "transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]
+
+
+def training_environment(*modules, plug_in=True, **variables):
+    """Environment of a run: the CPU device, further modules for every process to import, with ktae's plug-in or not."""
     path = [str(RIG), *filter(None, [variables.pop("PYTHONPATH", None), os.environ.get("PYTHONPATH")])]
+    modules = ["verl_cpu", *modules]
+    if VERL < (0, 9):
+        modules += ["ktae.integrations.verl"] * plug_in
+    elif not plug_in:
+        variables = {"VERL_USE_EXTERNAL_PLUGINS": "none", **variables}
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
-        "VERL_USE_EXTERNAL_MODULES": ",".join(["verl_cpu", *modules]),
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules),
         "VERL_PLATFORM": "cpu",
         "VERL_ENGINE_DEVICE": "cuda",
         "RAY_USAGE_STATS_ENABLED": "0",

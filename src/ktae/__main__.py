@@ -1,6 +1,7 @@
 """`ktae`, or `python -m ktae`: see `ktae --help`."""
 
 import argparse
+import logging
 import sys
 
 
@@ -22,8 +23,12 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from ktae.integrations.verl.doctor import diagnose
-
+    logging.disable(logging.WARNING)  # what the plug-in warns of is said below
+    try:
+        from ktae.integrations.verl.doctor import diagnose
+    except ImportError as error:
+        print(f"FAIL  the plug-in cannot be imported: {error}\n1 problem found")
+        return 1
     problems = 0
     for ok, text, fix in diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.ray):
         print(f"{'ok  ' if ok else 'FAIL'}  {text}" + (f"\n      fix: {fix}" if fix else ""), flush=True)

@@ -26,14 +26,23 @@ ROLLOUT_APART = [
 ]
 
 
-def train(assets, tmp_path, *overrides, module="verl.trainer.main_ppo", steps=STEPS, load="recorder", **variables):
+def train(
+    assets,
+    tmp_path,
+    *overrides,
+    module="verl.trainer.main_ppo",
+    steps=STEPS,
+    load="recorder",
+    plug_in=True,
+    **variables,
+):
     """Run an entry point of veRL: its exit status, what it printed, and the recorder's calls."""
     record = tmp_path / "calls.jsonl"
     variables = {"PYTHONPATH": str(Path(__file__).parent), "KTAE_TEST_RECORD": str(record)} | variables
     overrides = ["algorithm.adv_estimator=ktae", *overrides]
     process = subprocess.run(
         training_command(assets, steps, *overrides, prompts=PROMPTS, rollouts=ROLLOUTS, module=module),
-        env=training_environment(load, **variables),
+        env=training_environment(load, plug_in=plug_in, **variables),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -55,3 +64,21 @@ def mixed_group_share(call):
     for uid, correct in zip(call["index"], call["is_correct"], strict=True):
         outcomes.setdefault(uid, set()).add(correct)
     return sum(len(labels) == 2 for labels in outcomes.values()) / len(outcomes)
+
+
+def check_run(returncode, output, calls, process):
+    """Assert that a run called the estimator in this process, once a step, with real ids, and logged its metrics."""
+    assert returncode == 0, output[-5000:]
+    assert len(calls) == STEPS
+    for call in calls:
+        assert call["process"].endswith(process)
+        assert call["mask_shape"] == call["responses_shape"]
+        assert call["mask_shape"][0] == PROMPTS * ROLLOUTS
+        assert call["groups"] == PROMPTS
+        assert call["ids_dtype"] == "torch.int64"
+        assert len(call["ids_under_the_mask"]) > 20  # sampled ids, not padding
+    for name in METRICS:
+        assert len(logged(output, name)) == STEPS, name
+    mixed = logged(output, "ktae/mixed_group_share")
+    assert any(mixed), "no group had both outcomes: the run shows nothing"
+    assert [call["nonzero_values"] > 0 for call in calls] == [share > 0 for share in mixed]

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from ktae.integrations.verl.base import find_base
 from ktae.integrations.verl.options import NAME, parse_options
 
-OLDEST = "0.6.1"
-
 PROBE = Path(__file__).with_name("probe.py").read_text()
 
 # Modules that veRL imports without requiring them, and the packages that have them.
@@ -38,13 +36,7 @@ def diagnose(
         fix = f"{sys.executable} -m pip install 'ktae[verl]', or use the Python of your runs"
         yield Finding(False, f"verl is not installed for {sys.executable}", fix)
         return
-    from packaging.version import parse  # verl has it
-
-    text = f"verl {installed}, ktae {version('ktae')}, Python {sys.executable}"
-    if parse(installed) < parse(OLDEST):
-        yield Finding(False, f"{text}: verl before {OLDEST} knows its own estimators only", f"install verl >= {OLDEST}")
-        return
-    yield Finding(True, text)
+    yield Finding(True, f"verl {installed}, ktae {version('ktae')}, Python {sys.executable}")
     report = _probe_here()
     yield from _process("a new process", report)
     if "error" in report or not report["loaded"]:

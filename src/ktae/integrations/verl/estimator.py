@@ -119,4 +119,6 @@ trainer is not one of them. Usual causes:
 - a trainer of your own that overrides `_compute_advantage` or calls the estimator itself: pass it `batch=` with the
   `responses`;
 - a version of veRL whose trainer has changed: ktae's warning in the log names the function that is missing;
+- veRL 0.8's main_ppo_sync started with -m where only Ray's workers load the plug-in: set VERL_USE_EXTERNAL_MODULES for
+  the command too, or start it from a file that imports `main`, as examples/verl_0_8_sync.py of ktae does;
 - the trainer's modules were imported before the plug-in: `import verl` first."""
