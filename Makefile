@@ -6,8 +6,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11)'
 
 # What the supported versions of veRL have in common, in environments of their own. 0.9.1 has more: `make test`.
 VERSIONS = $(shell $(PYTHON) rig/supported.py)
-COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py main_ppo_sync.py plugin.py options.py dataproto.py \
-	base.py labels.py)
+COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py plugin.py versions.py options.py dataproto.py base.py)
 
 .PHONY: demo test test-learning test-matrix test-oldest lint bench clean
 
@@ -26,6 +25,8 @@ test-learning: .venv/installed
 test-matrix: $(addprefix test-verl-, $(VERSIONS))
 
 test-oldest: test-verl-$(firstword $(VERSIONS))
+
+test-verl-0.8.0: COMMON_TESTS += tests/verl_plugin/test_main_ppo_sync.py
 
 test-verl-%: .matrix/%/ktae
 	.matrix/$*/bin/pytest $(COMMON_TESTS)

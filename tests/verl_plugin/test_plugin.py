@@ -4,8 +4,17 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import version
 
 import pytest
+from toy_task import VERL
+
+MODULE = {"VERL_USE_EXTERNAL_MODULES": "ktae.integrations.verl"}
+NO_PLUG_IN = {"VERL_USE_EXTERNAL_MODULES": "", "VERL_USE_EXTERNAL_PLUGINS": "none"}
+WAYS = {"external module": {**NO_PLUG_IN, **MODULE}}
+if VERL >= (0, 9):
+    WAYS["entry point"] = {}
+PLUG_IN = list(WAYS.values())[-1]  # as a user of this version loads it
 
 LIST = """
 import verl
@@ -15,33 +24,29 @@ print("registered:", "ktae" in ADV_ESTIMATOR_REGISTRY)
 
 
 def run(code, **environment):
-    environment = {**os.environ, **environment}
+    environment = {**os.environ, **(environment or PLUG_IN)}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def test_import_verl_registers_ktae():
-    assert "registered: True" in run(LIST).stdout
-
-
-def test_entry_points_switched_off():
-    assert "registered: False" in run(LIST, VERL_USE_EXTERNAL_PLUGINS="none").stdout
-
-
-def test_external_modules_load_it_too():
-    variables = {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": "ktae.integrations.verl"}
-    assert "registered: True" in run(LIST, **variables).stdout
+@pytest.mark.parametrize("way", WAYS)
+def test_import_verl_registers_ktae(way):
+    assert "registered: True" in run(LIST, **WAYS[way]).stdout
 
 
 def test_both_ways_at_once():
-    assert "registered: True" in run(LIST, VERL_USE_EXTERNAL_MODULES="ktae.integrations.verl").stdout
+    assert "registered: True" in run(LIST, **MODULE).stdout
+
+
+def test_switched_off():
+    assert "registered: False" in run(LIST, **NO_PLUG_IN).stdout
 
 
 def test_the_plug_in_adds_no_module_but_its_own_and_touches_no_ray():
     """It is imported in every process of a run; `core_algos` alone would cost each a second."""
     code = "import sys, verl, ray; print(ray.is_initialized()); print(*sys.modules)"
     started, modules = run(code).stdout.splitlines()[-2:]
-    without = run(code, VERL_USE_EXTERNAL_PLUGINS="none").stdout.splitlines()[-1].split()
+    without = run(code, **NO_PLUG_IN).stdout.splitlines()[-1].split()
     assert started == "False"
     added = set(modules.split()) - set(without)
     assert "ktae.integrations.verl.estimator" in added
@@ -59,7 +64,7 @@ def test_modules_imported_earlier_are_patched_at_once():
     ktae.integrations.verl.seams.install()
     print(before, hasattr(once, "__ktae_wraps__"), ray_trainer.compute_advantage is once)
     """
-    assert run(code, VERL_USE_EXTERNAL_PLUGINS="none").stdout.strip().endswith("False True True")
+    assert run(code, **NO_PLUG_IN).stdout.strip().endswith("False True True")
 
 
 INSTALL_AGAIN = """
@@ -103,29 +108,35 @@ def test_a_patched_module_keeps_its_own_loader():
     assert run(code).stdout.split()[-3:] == ["SourceFileLoader", "SourceFileLoader", "True"]
 
 
-def test_wrappers_keep_name_and_source():
-    code = """
-    import inspect, verl
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-    from verl.trainer.ppo.v1 import utils
-    step = PPOTrainer._compute_advantage
-    print(step.__qualname__, "kv_batch_put" in inspect.getsource(step))
-    print(utils.compute_advantage.__module__, hasattr(utils.compute_advantage, "__ktae_wraps__"))
+# What the trainers call: their own functions and those that they import by name.
+CALLED = ["ppo.ray_trainer.compute_advantage", "ppo.ray_trainer.compute_data_metrics", "main_ppo.validate_config"]
+if VERL == (0, 8):
+    CALLED += ["main_ppo_sync.PPOTrainer._compute_advantage", "main_ppo_sync.compute_advantage"]
+if VERL >= (0, 9):
+    CALLED += ["ppo.v1.trainer_base.PPOTrainer._compute_advantage", "ppo.v1.utils.compute_advantage"]
+
+
+def test_trainers_call_wrappers_that_keep_name_and_source():
+    code = f"""
+    import inspect, pkgutil, verl
+    for name in {CALLED}:
+        value = pkgutil.resolve_name("verl.trainer." + name)
+        source = inspect.getsource(value).splitlines()
+        print(name.endswith(value.__qualname__), any("def " + value.__name__ in line for line in source))
+        print(value.__module__.startswith("verl."), hasattr(value, "__ktae_wraps__"))
     """
-    output = run(code).stdout.strip().splitlines()[-2:]
-    assert output == ["PPOTrainer._compute_advantage True", "verl.trainer.ppo.ray_trainer True"]
+    process = run(code)
+    assert process.stdout.splitlines()[-2 * len(CALLED) :] == ["True True"] * 2 * len(CALLED), process.stderr
+    assert "which ktae wraps" not in process.stderr
 
 
-@pytest.mark.parametrize("way", ["entry point", "external module"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_broken_plug_in_says_so(tmp_path, way):
     """veRL logs the failure of an entry point at DEBUG, which nobody sees."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys; sys.modules['ktae.integrations.verl.options'] = None  # makes its import fail"
     )
-    variables = {"PYTHONPATH": str(tmp_path)}
-    if way == "external module":
-        variables |= {"VERL_USE_EXTERNAL_PLUGINS": "none", "VERL_USE_EXTERNAL_MODULES": "ktae.integrations.verl"}
-    process = run(LIST, **variables)
+    process = run(LIST, PYTHONPATH=str(tmp_path), **WAYS[way])
     assert "The ktae plug-in for veRL could not be installed; adv_estimator=ktae will not work." in process.stderr
     assert "ktae.integrations.verl.options" in process.stderr
     assert "registered: True" not in process.stdout
@@ -141,7 +152,8 @@ def test_a_seam_that_has_moved_is_named():
     """
     process = run(code)
     assert process.stdout.strip().endswith("went on")
-    assert "verl 0.9.1 has no verl.trainer.ppo.ray_trainer.compute_advantage, which ktae wraps" in process.stderr
+    missing = f"verl {version('verl')} has no verl.trainer.ppo.ray_trainer.compute_advantage, which ktae wraps"
+    assert missing in process.stderr
 
 
 def test_an_estimator_of_this_name_in_verl_itself():
@@ -152,7 +164,7 @@ def test_an_estimator_of_this_name_in_verl_itself():
     core_algos.ADV_ESTIMATOR_REGISTRY["ktae"] = print
     seams._register(core_algos)
     """
-    error = run(code, VERL_USE_EXTERNAL_PLUGINS="none").stderr
+    error = run(code, **NO_PLUG_IN).stderr
     assert "Two advantage estimators are called ktae" in error
     assert "switch this one off with VERL_USE_EXTERNAL_PLUGINS=none" in error
 
