@@ -5,8 +5,8 @@ import pytest
 import toy_task
 from toy_task import VERL
 
-# These patch the library; they are for the processes of a training run, not to be imported for their doctests.
-collect_ignore = ["altered.py", "recorder.py"]
+# For the processes of a training run, not to be imported for doctests: two of them patch the library.
+collect_ignore = ["agent_loops.py", "altered.py", "recorder.py"]
 
 # Tests whose subject some versions of veRL do not have.
 if VERL < (0, 9):
