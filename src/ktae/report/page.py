@@ -1,0 +1,166 @@
+"""Analyses -> one HTML file that shows them, without a server or network."""
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from jinja2 import Environment, FileSystemLoader
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from ktae import KTAEConfig
+from ktae.groups import group_relative_advantage
+from ktae.report.analysis import Analysis
+from ktae.report.distributions import Distributions
+
+SOURCES = Path(__file__).parent / "page"
+STATISTICS = {
+    "a": "a",
+    "b": "b",
+    "c": "c",
+    "d": "d",
+    "p": "p_value",
+    "F": "fisher_score",
+    "IG": "information_gain",
+    "h": "effect_size",
+    "D": "direction",
+    "V": "key_token_value",
+}
+
+
+def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, unit: str) -> None:
+    """Write the report. One group at a time is in memory; `path` appears when all of it is written.
+
+    Args:
+        analyses: what is shown, in this order.
+        path: the HTML file.
+        config: the settings that the analyses were made with.
+        unit: what the tokens are, such as "words".
+    """
+    assert config.scale is not None  # resolved by KTAEConfig
+    distributions = Distributions(config.scale)
+    # The figures stand above the groups and are known after them: the groups wait in a file.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as waiting:
+        for analysis in analyses:
+            distributions.add(analysis)
+            group = {"header": header(analysis), "data": htmlsafe_json_dumps(content(analysis, config), _compact)}
+            waiting.write(json.dumps(group) + "\n")
+        waiting.seek(0)
+        _write(_groups(waiting), distributions, path, config, unit)
+
+
+def _write(groups: Iterator[dict], distributions: Distributions, path: Path, config: KTAEConfig, unit: str) -> None:
+    script = (SOURCES / "page.js").read_text(encoding="utf-8")
+    template = Environment(loader=FileSystemLoader(SOURCES), autoescape=True, trim_blocks=True).get_template(
+        "page.html"
+    )
+    stream = template.stream(
+        groups=groups,
+        total=distributions,
+        figures=distributions.figures(),
+        config=config,
+        unit=unit,
+        style=Markup((SOURCES / "page.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(stream)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _groups(waiting: IO[str]) -> Iterator[dict]:
+    for line in waiting:
+        group = json.loads(line)
+        yield group["header"] | {"data": Markup(group["data"])}
+
+
+def header(analysis: Analysis) -> dict[str, Any]:
+    """What is shown of a group before it is opened."""
+    rollouts = analysis.group.rollouts
+    return {
+        "label": visible(analysis.group.label),
+        "prompt": visible(analysis.group.prompt),
+        "step": analysis.group.step,
+        "size": len(rollouts),
+        "correct": sum(rollout.correct for rollout in rollouts),
+        "tokens": int(analysis.occurrences.sum()),
+        "largest": float(analysis.table.key_token_value.abs().max()) if len(analysis.occurrences) else 0.0,
+    }
+
+
+def content(analysis: Analysis, config: KTAEConfig) -> dict[str, Any]:
+    """What is shown of a group when it is open. A rollout is a list of kinds of tokens: a text and a row of the table.
+
+    Tokens of one id may differ in their text: words in the white space before them.
+    """
+    kinds: dict[tuple[str, int], int] = {}
+    token_id = analysis.table.token_id.numpy()  # ascending
+    advantages = rollout_advantages([rollout.correct for rollout in analysis.group.rollouts], config)
+    rollouts = []
+    for rollout, ids, texts, advantage in zip(analysis.group.rollouts, *analysis.tokens, advantages, strict=True):
+        rows = np.searchsorted(token_id, np.asarray(ids, dtype=np.int64)).tolist()
+        tokens = [kinds.setdefault(kind, len(kinds)) for kind in zip(texts, rows, strict=True)]
+        rollouts.append({"correct": rollout.correct, "advantage": _rounded(advantage), "tokens": tokens})
+    statistics = {name: _column(getattr(analysis.table, field)) for name, field in STATISTICS.items()}
+    return {
+        "texts": [visible(text) for text, _ in kinds],
+        "rows": [row for _, row in kinds],
+        "table": statistics | {"n": analysis.occurrences.tolist()},
+        "rollouts": rollouts,
+    }
+
+
+def rollout_advantages(correct: list[bool], config: KTAEConfig) -> list[float]:
+    """A_i of a group's rollouts: GRPO on the outcomes."""
+    group = torch.zeros(len(correct), dtype=torch.long)
+    scores = torch.tensor(correct, dtype=torch.float64)
+    return group_relative_advantage(scores, group, config.norm_adv_by_std, config.epsilon).tolist()
+
+
+def visible(text: str) -> str:
+    """Text in which control characters and other invisible ones, which may reorder the rest, are seen.
+
+    Example:
+        >>> visible("a\\x1b[0m\\u202eb")
+        'a␛[0m⟨U+202E⟩b'
+    """
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if character == "\n":
+        return "↵\n"
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "␡"
+    joiner = character in "\u200c\u200d"  # part of the spelling of words and emoji
+    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return f"⟨U+{code:04X}⟩" if hidden and not joiner else character
+
+
+def _column(values: torch.Tensor) -> list[float]:
+    return values.tolist() if values.dtype == torch.int64 else [_rounded(value) for value in values.tolist()]
+
+
+def _rounded(value: float) -> float:
+    """As exact as it is shown; the file is half the size."""
+    return float(f"{value:.4g}")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

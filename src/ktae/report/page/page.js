@@ -1,0 +1,311 @@
+"use strict";
+
+const LEVELS = 4;
+const scale = Number(document.body.dataset.scale);
+const controls = document.getElementById("controls");
+const groups = [...document.querySelectorAll("details.group")].map((element) => ({
+  element,
+  rollouts: element.querySelector(".rollouts"),
+  prompt: element.querySelector("summary").textContent.toLowerCase(),
+  data: null, // parsed when first needed
+  tokens: [], // {span, row, rollout} of all tokens while the group is open
+  marked: null, // row whose occurrences are marked
+  found: [], // of each rollout, the numbers of the tokens that match the search
+}));
+const groupOf = (node) => groups.find((group) => group.element.contains(node));
+
+// ---- groups: their tokens exist while they are open
+
+function load(group) {
+  group.data ??= JSON.parse(group.element.querySelector("script").textContent);
+  return group.data;
+}
+
+function open(group) {
+  const data = load(group);
+  group.rollouts.append(...data.rollouts.map((rollout, number) => rolloutElement(group, rollout, number)));
+  paint(group);
+  showFound(group);
+}
+
+function close(group) {
+  group.rollouts.replaceChildren();
+  group.tokens = [];
+  group.marked = null;
+}
+
+function rolloutElement(group, rollout, number) {
+  const outcome = rollout.correct ? "correct" : "incorrect";
+  const title = element("h3", `${rollout.correct ? "✓" : "✗"} Rollout ${number + 1}, ${outcome}, `);
+  title.append("A", element("sub", "i"), ` = ${signed(rollout.advantage)}, ${rollout.tokens.length} tokens`);
+  const text = element("p");
+  text.className = "text";
+  text.dir = "auto";
+  text.setAttribute("role", "group");
+  text.setAttribute("aria-label", `Rollout ${number + 1}, ${outcome}`);
+  for (const kind of rollout.tokens) {
+    const span = element("span", group.data.texts[kind]);
+    span.dataset.token = group.tokens.length;
+    group.tokens.push({ span, row: group.data.rows[kind], rollout });
+    text.append(span);
+  }
+  if (text.firstChild) makeCurrent(text.firstChild);
+  else text.append("(empty)");
+  const section = element("section");
+  section.className = `rollout ${outcome}`;
+  section.append(title, text);
+  return section;
+}
+
+function element(name, text = "") {
+  const made = document.createElement(name);
+  made.textContent = text;
+  return made;
+}
+
+// ---- colours
+
+const byAdvantage = () => controls.elements.colour.value === "advantage";
+const colourLimit = () => (byAdvantage() ? 1 + scale : scale) || 1;
+const minimum = () => Number(controls.elements.minimum.value) || 0;
+
+function level(value) {
+  const step = Math.min(LEVELS, Math.ceil((LEVELS * Math.abs(value)) / colourLimit()));
+  return value < 0 ? -step : step;
+}
+
+function paint(group) {
+  const values = group.data.table.V;
+  const least = minimum();
+  const advantage = byAdvantage();
+  for (const { span, row, rollout } of group.tokens) {
+    const shown = Math.abs(values[row]) >= least;
+    span.dataset.level = shown ? level(values[row] + (advantage ? rollout.advantage : 0)) : 0;
+  }
+}
+
+function paintLegend() {
+  const steps = Array.from({ length: 2 * LEVELS + 1 }, (_, i) => i - LEVELS);
+  const legend = document.getElementById("legend");
+  legend.replaceChildren(...steps.map(legendElement));
+  const limit = signed(colourLimit());
+  const name = byAdvantage() ? "Advantage" : "Key-token value";
+  legend.setAttribute("aria-label", `${name}: negative orange, dashed underline; positive blue, solid; strongest at ${limit}`);
+}
+
+function legendElement(step) {
+  const bound = (steps) => signed((Math.sign(step) * steps * colourLimit()) / LEVELS);
+  const size = Math.abs(step);
+  const open = size === LEVELS && byAdvantage(); // there are larger advantages, in the same colour
+  const swatch = element("span", step === 0 ? "0" : `${bound(size - 1)} to ${open ? "…" : bound(size)}`);
+  swatch.dataset.level = step;
+  return swatch;
+}
+
+// ---- statistics of the token under the pointer or focus
+
+function show(group, { span, row, rollout }) {
+  const table = group.data.table;
+  const values = Object.fromEntries(Object.entries(table).map(([name, column]) => [name, column[row]]));
+  values.advantage = rollout.advantage + values.V;
+  for (const cell of document.querySelectorAll("[data-of]")) {
+    const name = cell.dataset.of;
+    const isSigned = ["advantage", "V", "h", "D"].includes(name);
+    cell.textContent = isSigned ? signed(values[name]) : String(Number(values[name].toPrecision(3)));
+  }
+  document.getElementById("sentence").textContent = sentence(span.textContent, values);
+  document.getElementById("statistics").hidden = false;
+}
+
+function sentence(text, { a, b, c, d, n, p, V, advantage }) {
+  const where = `in ${a} of ${a + c} correct and ${b} of ${b + d} incorrect rollouts, ${n} times in all`;
+  return `\u2068“${text}”\u2069: key-token value ${signed(V)}, advantage ${signed(advantage)}; ${where}; p = ${Number(p.toPrecision(3))}`;
+}
+
+function signed(value) {
+  const rounded = Number(value.toPrecision(3));
+  return `${rounded > 0 ? "+" : rounded < 0 ? "−" : ""}${Math.abs(rounded)}`;
+}
+
+// ---- marks
+
+function mark(group, row) {
+  unmark();
+  group.marked = row;
+  for (const token of group.tokens) token.span.classList.toggle("marked", token.row === row);
+  setPressed(group);
+}
+
+function unmark() {
+  for (const group of groups.filter((group) => group.marked !== null)) {
+    group.marked = null;
+    for (const { span } of group.tokens) span.classList.remove("marked");
+    setPressed(group);
+  }
+}
+
+function setPressed(group) {
+  for (const span of group.rollouts.querySelectorAll("[tabindex]")) {
+    span.setAttribute("aria-pressed", span.classList.contains("marked"));
+  }
+}
+
+// ---- keyboard: each rollout is one tab stop, at its current token
+
+function makeCurrent(span) {
+  for (const other of span.parentElement.querySelectorAll("[tabindex]")) {
+    for (const name of ["tabindex", "role", "aria-pressed"]) other.removeAttribute(name);
+  }
+  span.tabIndex = 0;
+  span.setAttribute("role", "button");
+  span.setAttribute("aria-pressed", span.classList.contains("marked"));
+}
+
+function go(span) {
+  if (!span) return;
+  makeCurrent(span);
+  span.focus();
+}
+
+/* The nearest token of the line above (-1) or below (1). */
+function ofNextLine(span, step) {
+  const next = (node) => (step < 0 ? node.previousElementSibling : node.nextElementSibling);
+  let best = null;
+  for (let node = next(span); node; node = next(node)) {
+    if (node.offsetTop === span.offsetTop) continue;
+    if (best && node.offsetTop !== best.offsetTop) break;
+    const distance = (other) => Math.abs(other.offsetLeft - span.offsetLeft);
+    if (!best || distance(node) < distance(best)) best = node;
+  }
+  return best;
+}
+
+const moves = {
+  ArrowRight: (span) => span.nextElementSibling,
+  ArrowLeft: (span) => span.previousElementSibling,
+  ArrowDown: (span) => ofNextLine(span, 1),
+  ArrowUp: (span) => ofNextLine(span, -1),
+  Home: (span) => span.parentElement.firstElementChild,
+  End: (span) => span.parentElement.lastElementChild,
+  Enter: (span) => void span.click(),
+  " ": (span) => void span.click(),
+};
+
+// ---- filters
+
+function filterPrompts() {
+  const wanted = controls.elements.prompt.value.trim().toLowerCase();
+  const searching = controls.elements.search.value !== "";
+  for (const group of groups) {
+    const largeEnough = Number(group.element.dataset.largest) >= minimum();
+    const matches = !searching || group.found.some((tokens) => tokens.length);
+    group.element.hidden = !(group.prompt.includes(wanted) && largeEnough && matches);
+  }
+  reportShown();
+}
+
+function filterTokens() {
+  document.body.classList.toggle("filtered", minimum() > 0);
+  for (const group of groups) if (group.element.open) paint(group);
+  filterPrompts();
+}
+
+function reportShown() {
+  const visible = groups.filter((group) => !group.element.hidden);
+  const found = visible.reduce((sum, group) => sum + count(group), 0);
+  const text = `${visible.length} of ${groups.length} prompts`;
+  document.getElementById("shown").textContent = controls.elements.search.value ? `${text}, found ${found} times` : text;
+}
+
+// ---- search: through one group a frame, so that the page stays responsive
+
+async function search() {
+  const query = controls.elements.search.value;
+  const pattern = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "giu");
+  for (const group of groups) {
+    group.found = query ? load(group).rollouts.map((rollout) => find(group.data.texts, rollout, pattern)) : [];
+    showFound(group);
+    if (query) await new Promise((done) => setTimeout(done));
+    if (controls.elements.search.value !== query) return; // a later search goes on
+  }
+  filterPrompts();
+}
+
+/* The numbers of the tokens of which a part matches. */
+function find(texts, rollout, pattern) {
+  const ends = [];
+  let text = "";
+  for (const kind of rollout.tokens) ends.push((text += texts[kind]).length);
+  const found = [];
+  let token = 0;
+  for (const match of text.matchAll(pattern)) {
+    while (ends[token] <= match.index) token++;
+    for (let i = token; i < ends.length && (i === token || ends[i - 1] < match.index + match[0].length); i++) {
+      if (found.at(-1) !== i) found.push(i);
+    }
+  }
+  return found;
+}
+
+const count = (group) => group.found.reduce((sum, tokens) => sum + tokens.length, 0);
+
+function showFound(group) {
+  const badge = group.element.querySelector(".count");
+  badge.hidden = !count(group);
+  badge.textContent = `found: ${count(group)} tokens`;
+  for (const span of group.rollouts.querySelectorAll(".found")) span.classList.remove("found");
+  group.rollouts.querySelectorAll(".text").forEach((text, number) => {
+    for (const token of group.found[number] ?? []) text.children[token].classList.add("found");
+  });
+}
+
+// ---- events
+
+function tokenAt(event) {
+  const span = event.target.closest(".text > span");
+  if (!span) return null;
+  const group = groupOf(span);
+  return { group, token: group.tokens[span.dataset.token] };
+}
+
+function onPoint(event) {
+  const at = tokenAt(event);
+  if (at) show(at.group, at.token);
+}
+
+function onClick(event) {
+  const at = tokenAt(event);
+  if (!at) return;
+  go(at.token.span);
+  if (at.group.marked === at.token.row) unmark();
+  else mark(at.group, at.token.row);
+}
+
+function onKey(event) {
+  if (event.key === "Escape") unmark();
+  const span = event.target.closest(".text > span");
+  if (!span || !(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  go(moves[event.key](span));
+}
+
+const onInput = {
+  colour: () => (paintLegend(), filterTokens()),
+  prompt: filterPrompts,
+  outcome: () => (document.body.dataset.outcome = controls.elements.outcome.value),
+  minimum: filterTokens,
+  search,
+  theme: () => (document.documentElement.dataset.theme = controls.elements.theme.value),
+};
+
+for (const group of groups) {
+  group.element.addEventListener("toggle", () => (group.element.open ? open : close)(group));
+}
+document.addEventListener("mouseover", onPoint);
+document.addEventListener("focusin", onPoint);
+document.addEventListener("click", onClick);
+document.addEventListener("keydown", onKey);
+controls.addEventListener("input", (event) => onInput[event.target.name]());
+controls.addEventListener("submit", (event) => event.preventDefault());
+paintLegend();
+reportShown();
