@@ -4,8 +4,8 @@ import sys
 import pytest
 import toy_task
 
-# These patch the library; they are for the processes of a training run, not to be imported for their doctests.
-collect_ignore = ["altered.py", "recorder.py"]
+# For the processes of a training run, not to be imported for doctests: two of them patch the library.
+collect_ignore = ["agent_loops.py", "altered.py", "recorder.py"]
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ the trainer get weights through the rig's checkpoint engine. What the runs lack:
 new weights and goes on with them (the rig's servers finish what they have begun), fully_async's hybrid servers, a
 reward model, a critic.
 
-fully_async has a gap, which was read and not run: its main never calls `validate_config`, so that a mistyped
-+algorithm.ktae option stops it in the first advantage step and not before it starts. The others call it.
+fully_async has a gap: its main never calls `validate_config`, so that a mistyped +algorithm.ktae option stops it in the
+first advantage step, after rollouts, and not before it starts. That was run by hand and is no test. The others call it.
 """
 
 import pytest
