@@ -12,7 +12,7 @@ demo: .venv/installed
 test: .venv/installed
 	$(BIN)/pytest
 
-# Real training runs that learn, unlearn and stay: about 10 minutes.
+# Real training runs that learn, unlearn and stay: about 9 minutes. Not part of `make test`.
 test-learning: .venv/installed
 	$(BIN)/pytest -m learning tests/verl_plugin/test_learning.py
 
