@@ -41,7 +41,7 @@ lint: .venv/installed
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,report,dev]'
 	touch $@
 
 # An environment is kept while its pins are the same.

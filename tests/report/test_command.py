@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from protos import compute, data_proto
 
 from ktae.__main__ import main
 
@@ -28,7 +29,7 @@ def test_real_rollouts(capsys):
     output = capsys.readouterr().out
     assert "How many positive perfect squares less than" in output
     assert "9 of 16 correct" in output
-    assert "4 groups (4 of 16), 64 rollouts; tokens: token ids" in output
+    assert "4 groups (4 of 16), 64 rollouts; tokens: token ids, with the texts that the file gives" in output
     assert "tokens with |V| > 0.9 scale" in output
     assert "permuted outcomes" in output
 
@@ -47,6 +48,14 @@ def test_json_and_csv(dump, tmp_path, capsys):
     assert float(six["p_value"]) == pytest.approx(1 / 3)
     assert float(six["key_token_value"]) == pytest.approx(1)
     assert rows[0] == six
+
+
+def test_a_side_dump_of_training(tmp_path, capsys):
+    data, _ = data_proto()
+    compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 2})
+    assert main(["report", str(tmp_path), "--json", "-"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["groups"], summary["rollouts"], summary["tokens"]) == (2, 12, "token ids")
 
 
 def test_training(tmp_path, capsys):

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from ktae.report.rollouts import FormatError, Labels, Rollout, Skipped, files, read
+from ktae.report.tokens import tokens_of
 
 
 def write(path, *lines):
@@ -112,6 +113,14 @@ def test_the_rows_of_a_session_are_one_rollout(tmp_path):
     np.savez(tmp_path / "a.npz", **{name: np.array(values) for name, values in columns.items()})
     found, _ = groups(tmp_path / "a.npz")
     assert found[0].rollouts == [Rollout(False, token_ids=[5, 7, 6]), Rollout(False, token_ids=[5, 5])]
+
+
+def test_texts_of_ids(tmp_path):
+    columns = {name: np.array(values) for name, values in IDS.items()}
+    np.savez(tmp_path / "a.npz", **columns, token_id=[5, 6], token_text=[" five", " six"])
+    found, _ = groups(tmp_path / "a.npz")
+    assert found[0].token_text == {5: " five", 6: " six"}
+    assert tokens_of(found[0], None).texts == [[" five", "⟨7⟩"], [" six"]]
 
 
 def test_texts_in_parquet(tmp_path):

@@ -1,7 +1,9 @@
 """The command `ktae report`: files in, terminal, JSON, CSV and HTML out, a group at a time."""
 
 import argparse
+import itertools
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +15,7 @@ from rich.progress import Progress
 
 from ktae import KTAEConfig
 from ktae.report.analysis import Analysis, analyse
+from ktae.report.page import write_page
 from ktae.report.rollouts import FormatError, Labels, Skipped, files, read
 from ktae.report.summary import Summary
 from ktae.report.terminal import print_group, print_summary, write_csv, write_json
@@ -29,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=5, help="key tokens shown of each kind (5)")
     parser.add_argument("--groups", type=int, default=3, help="groups shown one by one in the terminal (3)")
     parser.add_argument("--json", metavar="FILE", help="write the summary there; - is the standard output")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page of the rollouts there")
+    parser.add_argument("--html-groups", type=int, default=200, help="groups on the page at most, the first ones (200)")
     parser.add_argument("--training", type=Path, metavar="FILE", help="plot the steps there: .png or .svg")
     parser.add_argument("--csv", metavar="FILE", help="write every key token of every group there; - as above")
 
@@ -48,28 +53,46 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(arguments: argparse.Namespace, console: Console) -> None:
     config = KTAEConfig(preset=arguments.preset)
     assert config.scale is not None
-    summary, skipped, units, steps = Summary(config.scale), Skipped(), set[str](), dict[int, Summary]()
+    scale = config.scale
+    summary, skipped, units, steps = Summary(scale), Skipped(), set[str](), dict[int, Summary]()
     with ExitStack() as stack:
         table = None if arguments.csv is None else _open(arguments.csv, stack)
-        shown = 0
-        for analysis in _analyses(arguments, config, skipped, units):
-            summary.add(analysis)
-            if arguments.training is not None:
-                _add_to_step(steps, analysis, config.scale)
-            if table is not None:
-                write_csv(table, analysis, header=summary.groups == 1)
-            if analysis.mixed and shown < arguments.groups:
-                print_group(console, analysis, arguments.top)
-                shown += 1
-        if summary.groups == 0:
-            reasons = "; ".join(skipped.examples)
-            raise FormatError(f"no group of rollouts in {', '.join(map(str, arguments.paths))}. {reasons}")
+
+        def observed() -> Iterator[Analysis]:
+            """The analyses, each noted for everything but the page."""
+            for analysis in _analyses(arguments, config, skipped, units):
+                summary.add(analysis)
+                if arguments.training is not None:
+                    _add_to_step(steps, analysis, scale)
+                if table is not None:
+                    write_csv(table, analysis, header=summary.groups == 1)
+                if analysis.mixed and summary.mixed <= arguments.groups:
+                    print_group(console, analysis, arguments.top)
+                yield analysis
+            if summary.groups == 0:
+                reasons = "; ".join(skipped.examples)
+                raise FormatError(f"no group of rollouts in {', '.join(map(str, arguments.paths))}. {reasons}")
+
+        analyses = observed()
+        if arguments.html is not None:
+            _write_page(itertools.islice(analyses, arguments.html_groups), arguments.html, config, units)
+        deque(analyses, maxlen=0)  # the groups beyond the page's
         if arguments.training is not None:
             _plot(steps, arguments.training)
         what = ", ".join(sorted(units))
         print_summary(console, summary, arguments.top, what, skipped)
+        if arguments.html is not None:
+            console.print(f"wrote {arguments.html}", soft_wrap=True, highlight=False)
         if arguments.json is not None:
             write_json(_open(arguments.json, stack), summary, skipped, what, arguments.top)
+
+
+def _write_page(analyses: Iterator[Analysis], path: Path, config: KTAEConfig, units: set[str]) -> None:
+    first = next(analyses)  # after it, what the tokens are is known
+    try:
+        write_page(itertools.chain([first], analyses), path, config, ", ".join(sorted(units)))
+    except OSError as error:
+        raise FormatError(f"--html {path}: {error}") from error
 
 
 def _analyses(

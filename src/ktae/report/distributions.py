@@ -1,8 +1,10 @@
-"""Totals and histograms over all groups of a report, and the figures made of them."""
+"""The summary and histograms of all groups of a page, and the figures made of them."""
 
 import io
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -11,65 +13,31 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ktae.report.analysis import Analysis
+from ktae.report.summary import BINS, Summary
 
 # Seen on black and on white, and told apart by the colour-blind.
 POSITIVE, NEGATIVE, NEUTRAL, INK = "#2f7fc1", "#d97706", "#909090", "#010101"
-VALUE_BINS, LENGTH_BINS = 41, 30  # odd: 0 is in the middle of a bin
+LENGTH_BINS = 30
 VOLCANO_BINS = (60, 45)
 SMALLEST_P = 1e-12  # the volcano's top; 40 rollouts, half of them correct, reach it
 
 
 @dataclass
 class Distributions:
-    """What is kept of the groups that were added: its size does not grow with their number."""
+    """A summary, and the histograms of lengths and associations: their size does not grow with the groups."""
 
-    scale: float
-    groups: int = 0
-    mixed: int = 0
-    rollouts: int = 0
-    correct: int = 0
-    tokens: int = 0
-    mixed_tokens: int = 0
-    saturated: float = 0.0  # tokens of mixed groups
-    saturated_by_chance: float = 0.0
+    summary: Summary
     lengths: dict[bool, Counter] = field(default_factory=lambda: {True: Counter(), False: Counter()})
-    values: np.ndarray = field(default_factory=lambda: np.zeros(VALUE_BINS))
-    chance: np.ndarray = field(default_factory=lambda: np.zeros(VALUE_BINS))
     volcano: np.ndarray = field(default_factory=lambda: np.zeros(VOLCANO_BINS))
 
     def add(self, analysis: Analysis) -> None:
-        outcomes = [rollout.correct for rollout in analysis.group.rollouts]
-        self.groups += 1
-        self.rollouts += len(outcomes)
-        self.correct += sum(outcomes)
-        self.tokens += int(analysis.occurrences.sum())
-        for correct, ids in zip(outcomes, analysis.tokens.ids, strict=True):
-            self.lengths[correct][len(ids)] += 1
+        self.summary.add(analysis)
+        for rollout, ids in zip(analysis.group.rollouts, analysis.tokens.ids, strict=True):
+            self.lengths[rollout.correct][len(ids)] += 1
         if analysis.mixed:
-            self._add_mixed(analysis)
-
-    def _add_mixed(self, analysis: Analysis) -> None:
-        table, tokens = analysis.table, int(analysis.occurrences.sum())
-        self.mixed += 1
-        self.mixed_tokens += tokens
-        observed, chance = analysis.saturation(self.scale)
-        self.saturated += observed * tokens
-        self.saturated_by_chance += chance * tokens
-        self.values += self._histogram(table.key_token_value.numpy(), analysis.occurrences)
-        # Each group weighs as much as it does in the observed values.
-        permutations = max(analysis.chance_occurrences.sum() / max(tokens, 1), 1)
-        self.chance += self._histogram(analysis.chance, analysis.chance_occurrences) / permutations
-        log_p = -np.log10(table.p_value.numpy().clip(SMALLEST_P, 1))
-        self.volcano += np.histogram2d(table.effect_size.numpy(), log_p, VOLCANO_BINS, _VOLCANO_RANGE)[0]
-
-    @property
-    def saturation(self) -> tuple[float, float]:
-        """Share of the tokens of mixed groups whose value is saturated; the same with permuted outcomes."""
-        return self.saturated / max(self.mixed_tokens, 1), self.saturated_by_chance / max(self.mixed_tokens, 1)
-
-    def mean_length(self, correct: bool) -> float:
-        lengths = self.lengths[correct]
-        return sum(length * n for length, n in lengths.items()) / max(lengths.total(), 1)
+            log_p = -np.log10(analysis.table.p_value.numpy().clip(SMALLEST_P, 1))
+            h = analysis.table.effect_size.numpy()
+            self.volcano += np.histogram2d(h, log_p, VOLCANO_BINS, _VOLCANO_RANGE)[0]
 
     def figures(self) -> dict[str, Markup]:
         """SVG of each figure, without axes' titles that its caption gives."""
@@ -79,17 +47,12 @@ class Distributions:
             "volcano": _svg(self._draw_volcano, "volcano"),
         }
 
-    def _histogram(self, values: np.ndarray, occurrences: np.ndarray) -> np.ndarray:
-        return np.histogram(values, VALUE_BINS, (-self._bound, self._bound), weights=occurrences)[0]
-
-    @property
-    def _bound(self) -> float:
-        return self.scale or 1.0
-
     def _draw_values(self, axes: Axes) -> None:
-        edges = np.linspace(-self._bound, self._bound, VALUE_BINS + 1)
-        observed, chance = (100 * n / max(n.sum(), 1) for n in (self.values, self.chance))
-        half = VALUE_BINS // 2
+        bound = self.summary.scale or 1.0
+        edges = np.linspace(-bound, bound, BINS + 1)
+        histograms = (self.summary.histogram, self.summary.chance_histogram)
+        observed, chance = (100 * n / max(n.sum(), 1) for n in histograms)
+        half = BINS // 2
         colours = [NEGATIVE] * half + [NEUTRAL] + [POSITIVE] * half
         axes.bar(edges[:-1], observed, np.diff(edges), align="edge", color=colours, label="observed")
         axes.stairs(chance, edges, color=INK, linewidth=1.4, label="permuted outcomes")
@@ -125,10 +88,10 @@ class Distributions:
 _VOLCANO_RANGE = ((-np.pi, np.pi), (0.0, -np.log10(SMALLEST_P)))
 
 
-def _svg(draw, name: str) -> Markup:
+def _svg(draw: Callable[[Axes], None], name: str) -> Markup:
     """The figure as text of a page: its ink has the colour of the page's text."""
-    ink = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
-    plain = {
+    ink: Any = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+    plain: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.size": 9,

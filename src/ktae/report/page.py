@@ -20,6 +20,7 @@ from ktae import KTAEConfig
 from ktae.groups import group_relative_advantage
 from ktae.report.analysis import Analysis
 from ktae.report.distributions import Distributions
+from ktae.report.summary import Summary
 
 SOURCES = Path(__file__).parent / "page"
 STATISTICS = {
@@ -46,7 +47,7 @@ def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, uni
         unit: what the tokens are, such as "words".
     """
     assert config.scale is not None  # resolved by KTAEConfig
-    distributions = Distributions(config.scale)
+    distributions = Distributions(Summary(config.scale))
     # The figures stand above the groups and are known after them: the groups wait in a file.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as waiting:
         for analysis in analyses:
@@ -64,7 +65,7 @@ def _write(groups: Iterator[dict], distributions: Distributions, path: Path, con
     )
     stream = template.stream(
         groups=groups,
-        total=distributions,
+        total=distributions.summary,
         figures=distributions.figures(),
         config=config,
         unit=unit,

@@ -31,6 +31,7 @@ class Group:
     prompt: str
     step: int | None
     rollouts: list[Rollout]
+    token_text: Mapping[int, str] = field(default_factory=dict)  # of token ids, where the file has it
 
 
 @dataclass
@@ -173,10 +174,12 @@ def _read_npz(path: Path) -> Iterator[Group]:
     rows: dict[Any, dict[Any, list[int]]] = {}  # uid -> session -> its rows, one rollout together
     for row, (uid, session) in enumerate(zip(uids, sessions, strict=True)):
         rows.setdefault(uid, {}).setdefault(session, []).append(row)
-    return (
-        Group(str(uid), str(prompts.get(uid, "")), step_of(path), [_rollout(columns, r, outcome) for r in of.values()])
-        for uid, of in rows.items()
-    )
+    text = {}
+    if {"token_id", "token_text"} <= columns.keys():
+        text = dict(zip(columns["token_id"].tolist(), columns["token_text"].tolist(), strict=True))
+    for uid, members in rows.items():
+        rollouts = [_rollout(columns, session, outcome) for session in members.values()]
+        yield Group(str(uid), str(prompts.get(uid, "")), step_of(path), rollouts, text)
 
 
 def _rollout(columns: Mapping[str, Any], rows: list[int], outcome: str) -> Rollout:

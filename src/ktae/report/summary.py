@@ -9,7 +9,7 @@ import numpy as np
 from ktae.estimator import SATURATED
 from ktae.report.analysis import Analysis
 
-BINS = 40
+BINS = 41  # odd: 0 is in the middle of a bin
 KEPT_TOKENS = 200
 
 
@@ -67,9 +67,15 @@ class Summary:
             self.groups_of_token[text[token_id].strip() or text[token_id]] += 1
 
     def _histogram(self, value: np.ndarray, n: np.ndarray) -> np.ndarray:
-        return np.histogram(value, BINS, (-self.scale, self.scale), weights=n)[0]
+        bound = self.scale or 1.0
+        return np.histogram(value, BINS, (-bound, bound), weights=n)[0]
 
-    def _mean_length(self, outcome: bool) -> float | None:
+    @property
+    def saturation(self) -> tuple[float, float]:
+        """Share of the tokens of mixed groups whose |V| exceeds 0.9 scale; the same with permuted outcomes."""
+        return self.saturated / max(self.tokens, 1), self.chance_saturated / max(self.chance_tokens, 1)
+
+    def mean_length(self, outcome: bool) -> float | None:
         return self.length[outcome] / self.rollouts[outcome] if self.rollouts[outcome] else None
 
     def forget_all_but_the_leading_tokens(self) -> None:
@@ -86,13 +92,13 @@ class Summary:
             "mixed_group_share": self.mixed / max(self.groups, 1),
             "rollouts": self.rollouts.total(),
             "group_sizes": {str(size): n for size, n in sorted(self.sizes.items())},
-            "mean_length_correct": self._mean_length(True),
-            "mean_length_incorrect": self._mean_length(False),
+            "mean_length_correct": self.mean_length(True),
+            "mean_length_incorrect": self.mean_length(False),
             "tokens_of_mixed_groups": self.tokens,
             "mean_abs_value": self.magnitude / tokens,
             "mean_abs_value_by_chance": self.chance_magnitude / chance_tokens,
-            "saturated_token_share": self.saturated / tokens,
-            "saturated_token_share_by_chance": self.chance_saturated / chance_tokens,
+            "saturated_token_share": self.saturation[0],
+            "saturated_token_share_by_chance": self.saturation[1],
             "value_histogram": self.histogram.astype(int).tolist(),
             "value_histogram_by_chance": self.chance_histogram.astype(int).tolist(),
             "abs_length_difference": _mean([abs(x) for x in self.length_difference]),

@@ -59,7 +59,7 @@ def print_summary(console: Console, summary: Summary, top: int, unit: str, skipp
     """Figures of all groups, each beside what chance gives, and the leading tokens."""
     figures = summary.figures()
     sizes = ", ".join(f"{n} of {size}" for size, n in figures["group_sizes"].items())
-    console.print(f"\n{figures['groups']} groups ({sizes}), {figures['rollouts']} rollouts; tokens: {unit}")
+    console.print(f"\n{figures['groups']} groups ({sizes}), {figures['rollouts']} rollouts; tokens: {unit}", soft_wrap=True)
     table = Table("", "observed", "permuted outcomes", box=None, header_style="dim")
     table.add_row("groups with both outcomes", f"{figures['mixed_group_share']:.0%}", "the same")
     for label, name in (
@@ -73,7 +73,7 @@ def print_summary(console: Console, summary: Summary, top: int, unit: str, skipp
     console.print(table)
     for what, tokens in zip(("correct", "incorrect"), summary.top(top), strict=True):
         listing = ", ".join(f"{visible(token)!r} ({summary.groups_of_token[token]})" for token in tokens)
-        console.print(f"for {what} (groups): {escape(listing) or 'none'}")
+        console.print(f"for {what} (groups): {escape(listing) or 'none'}", soft_wrap=True)
     if skipped.count:
         console.print(f"[bold red]lines skipped: {skipped.count}[/bold red]")
         for example in skipped.examples:

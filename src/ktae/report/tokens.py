@@ -36,6 +36,8 @@ def load_tokenizer(path: str | None) -> Any:
 def unit(group: Group, tokenizer: Any) -> str:
     """What the tokens of the group are, for the report."""
     if any(rollout.token_ids is not None for rollout in group.rollouts):
+        if group.token_text:
+            return "token ids, with the texts that the file gives"
         return "token ids" if tokenizer is None else "token ids, decoded with the tokenizer"
     return "words" if tokenizer is None else "text, tokenised again with the tokenizer"
 
@@ -43,7 +45,7 @@ def unit(group: Group, tokenizer: Any) -> str:
 def tokens_of(group: Group, tokenizer: Any) -> Tokens:
     """Tokens of a group. Ids of words count from 0 in each group."""
     vocabulary: dict[str, int] = {}
-    decoded: dict[int, str] = {}
+    decoded = dict(group.token_text)
     ids, texts = [], []
     for rollout in group.rollouts:
         text = rollout.text or ""
