@@ -11,10 +11,12 @@ COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py plugin.py versio
 
 .PHONY: demo test test-learning test-matrix test-oldest lint bench clean
 
-# A real veRL training run on the CPU, then the key tokens of real rollouts.
+# A real veRL training run on the CPU, then the key tokens of real rollouts, in the terminal and as a page.
 demo: .venv/installed
 	$(BIN)/python examples/demo.py
 	$(BIN)/python examples/key_tokens.py
+	mkdir -p build
+	$(BIN)/ktae report examples/data/amc23.npz --groups 0 --html build/report.html
 
 test: .venv/installed
 	$(BIN)/pytest

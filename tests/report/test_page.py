@@ -103,7 +103,9 @@ def report(visit):
 
 def open_group(page, number):
     page.locator(".group > summary").nth(number).click()
-    expect(page.locator(".group").nth(number).locator(".rollout")).not_to_have_count(0)
+    group = page.locator(".group").nth(number)
+    expect(group.locator(".rollout")).not_to_have_count(0)
+    expect(group.locator("[aria-busy]")).to_have_count(0)
 
 
 def token(page, text):
@@ -350,8 +352,8 @@ def test_groups_of_one_outcome_one_rollout_and_no_tokens(visit):
 def test_screenshot(report):
     """build/report.png: an artefact of every run, and, when it has changed for good, docs/report.png."""
     (ROOT / "build").mkdir(exist_ok=True)
-    token(report, " must").click()
     report.set_viewport_size({"width": 1200, "height": 1000})
+    token(report, " must").click()
     report.screenshot(path=ROOT / "build" / "report.png")
     assert 20_000 < (ROOT / "build" / "report.png").stat().st_size < 300_000
 

@@ -3,5 +3,9 @@
 `rollouts`  files of rollouts, in the formats of veRL and others -> groups
 `tokens`    text or ids -> tokens
 `analysis`  a group -> its key tokens, and what chance gives
+`summary`   the analyses of many groups -> figures
 `terminal`  the summary and tables
+`distributions`, `page`  the HTML file
+`training`  the steps of a run, plotted
+`command`   the command line
 """

@@ -8,6 +8,7 @@ const groups = [...document.querySelectorAll("details.group")].map((element) => 
   rollouts: element.querySelector(".rollouts"),
   prompt: element.querySelector("summary").textContent.toLowerCase(),
   data: null, // parsed when first needed
+  opening: null, // while its rollouts are added
   tokens: [], // {span, row, rollout} of all tokens while the group is open
   marked: null, // row whose occurrences are marked
   found: [], // of each rollout, the numbers of the tokens that match the search
@@ -21,14 +22,25 @@ function load(group) {
   return group.data;
 }
 
-function open(group) {
-  const data = load(group);
-  group.rollouts.append(...data.rollouts.map((rollout, number) => rolloutElement(group, rollout, number)));
-  paint(group);
+/* One rollout at a time, so that the page stays responsive. */
+async function open(group) {
+  const opening = (group.opening = {});
+  group.rollouts.setAttribute("aria-busy", "true");
+  for (const [number, rollout] of load(group).rollouts.entries()) {
+    const first = group.tokens.length;
+    group.rollouts.append(rolloutElement(group, rollout, number));
+    paint(group, group.tokens.slice(first));
+    await new Promise((done) => setTimeout(done));
+    if (group.opening !== opening) return; // closed meanwhile
+  }
+  group.rollouts.removeAttribute("aria-busy");
+  if (group.marked !== null) mark(group, group.marked);
   showFound(group);
 }
 
 function close(group) {
+  group.opening = null;
+  group.rollouts.removeAttribute("aria-busy");
   group.rollouts.replaceChildren();
   group.tokens = [];
   group.marked = null;
@@ -74,11 +86,11 @@ function level(value) {
   return value < 0 ? -step : step;
 }
 
-function paint(group) {
+function paint(group, tokens = group.tokens) {
   const values = group.data.table.V;
   const least = minimum();
   const advantage = byAdvantage();
-  for (const { span, row, rollout } of group.tokens) {
+  for (const { span, row, rollout } of tokens) {
     const shown = Math.abs(values[row]) >= least;
     span.dataset.level = shown ? level(values[row] + (advantage ? rollout.advantage : 0)) : 0;
   }
