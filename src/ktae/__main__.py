@@ -10,14 +10,18 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True)
     _add_doctor(commands.add_parser("doctor", help="will algorithm.adv_estimator=ktae work here, and if not, why not"))
     _add_report(commands.add_parser("report", help="the key tokens of rollouts"))
-    chosen = parser.parse_args(arguments)
+    chosen, further = parser.parse_known_args(arguments)
+    unknown = [argument for argument in further if argument.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    chosen.operands += further  # argparse leaves those that come after an option
     return chosen.run(chosen)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="the Hydra overrides of your run")
-    parser.add_argument("--config-dir", help="as for veRL")
-    parser.add_argument("--config-name", default="ppo_trainer", help="as for veRL")
+    parser.add_argument("operands", nargs="*", metavar="key=value", help="the Hydra overrides of your run")
+    parser.add_argument("--config-dir", "-cd", "--config-path", "-cp", help="as for veRL")
+    parser.add_argument("--config-name", "-cn", default="ppo_trainer", help="as for veRL")
     parser.add_argument("--ray", action="store_true", help="look into a Ray worker too (RAY_ADDRESS, or a new cluster)")
     parser.set_defaults(run=_doctor)
 
@@ -30,7 +34,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         print(f"FAIL  the plug-in cannot be imported: {error}\n1 problem found")
         return 1
     problems = 0
-    for ok, text, fix in diagnose(arguments.overrides, arguments.config_dir, arguments.config_name, arguments.ray):
+    for ok, text, fix in diagnose(arguments.operands, arguments.config_dir, arguments.config_name, arguments.ray):
         print(f"{'ok  ' if ok else 'FAIL'}  {text}" + (f"\n      fix: {fix}" if fix else ""), flush=True)
         problems += not ok
     print(f"{problems} problem{'s' * (problems != 1)} found" if problems else "no problem found")
@@ -42,7 +46,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         from ktae.report.command import add_arguments, run
     except ImportError as error:
         message = f"ktae report: {error}. It needs the extra: pip install 'ktae[report]'"
-        parser.add_argument("anything", nargs=argparse.REMAINDER)
+        parser.add_argument("operands", nargs=argparse.REMAINDER)
         parser.set_defaults(run=lambda _: print(message, file=sys.stderr) or 1)
     else:
         add_arguments(parser)

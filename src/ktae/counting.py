@@ -91,8 +91,9 @@ def chunks_of_groups(rollouts: Rollouts, groups: Tensor, responses: Tensor) -> I
     columns = (row, rollouts.row_length[row], row_group[row], rollouts.correct[rollout].long(), slot)
     _, sizes = chunk[row_group[row]].unique_consecutive(return_counts=True)
     for part in zip(*(column.split(sizes.tolist()) for column in columns), strict=True):
-        row, length, group, correct, slot = (column.to(responses.device) for column in part)
-        yield Rows(row, length, group, correct, slot, n_tokens=int(part[1].sum()), n_slots=int(part[4].max()) + 1)
+        _, length, _, _, slot = part
+        on_device = (column.to(responses.device) for column in part)
+        yield Rows(*on_device, n_tokens=int(length.sum()), n_slots=int(slot.max()) + 1)
 
 
 def count_tokens(responses: Tensor, response_mask: Tensor, rows: Rows) -> tuple[TokenCounts, Tensor, Tensor]:

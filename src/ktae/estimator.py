@@ -144,21 +144,20 @@ def estimate(
 ) -> Estimate:
     """:func:`compute_ktae_advantage` with figures for a tracker. Same arguments and errors."""
     config = check_config(config)
-    scores, row_length = check_batch(token_level_rewards, response_mask, responses)
-    if is_correct is None:
-        is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
-    rollouts, last_row, _ = _rollouts(row_length, index, is_correct, rollout_index)
+    rollouts, scores, _ = _rollouts(
+        token_level_rewards, response_mask, responses, index, is_correct, rollout_index, config
+    )
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
-        rollout_advantages = group_relative_advantage(
-            scores[last_row], rollouts.group, config.norm_adv_by_std, config.epsilon
-        )[rollouts.of_row]
+        rollout_advantages = group_relative_advantage(scores, rollouts.group, config.norm_adv_by_std, config.epsilon)
+        rollout_advantages = rollout_advantages[rollouts.of_row]
     dtype = torch.float64 if token_level_rewards.dtype == torch.float64 else torch.float32
     advantages = broadcast_rollout_advantages(rollout_advantages, response_mask, dtype)
 
-    outcomes = rollouts.totals().rollouts
-    totals = rollouts.totals().to(responses.device)
+    totals = rollouts.totals()
+    outcomes = totals.rollouts
+    totals = totals.to(responses.device)
     tables = contingency_tables(totals)
     every_association = evaluate_all(tables, config)
     figures = torch.zeros(3, dtype=torch.float64, device=responses.device)
@@ -208,12 +207,11 @@ def key_token_table(
         (tensor([0.3333, 0.3333, 1.0000], dtype=torch.float64), tensor([ 1., -1.,  0.], dtype=torch.float64))
     """
     config = check_config(config)
-    scores, row_length = check_batch(token_level_rewards, response_mask, responses)
+    rollouts, _, labels = _rollouts(
+        token_level_rewards, response_mask, responses, index, is_correct, rollout_index, config
+    )
     if rollout_advantages is not None:
         broadcast_rollout_advantages(rollout_advantages, response_mask, torch.float64)
-    if is_correct is None:
-        is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
-    rollouts, _, labels = _rollouts(row_length, index, is_correct, rollout_index)
     totals = rollouts.totals().to(responses.device)
     every_group = torch.ones(rollouts.n_groups, dtype=torch.bool, device="cpu")
     responses = responses.contiguous()
@@ -238,9 +236,18 @@ def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tens
 
 
 def _rollouts(
-    row_length: Tensor, index: Any, is_correct: Any, rollout_index: Any
+    token_level_rewards: Any,
+    response_mask: Any,
+    responses: Any,
+    index: Any,
+    is_correct: Any,
+    rollout_index: Any,
+    config: KTAEConfig,
 ) -> tuple[Rollouts, Tensor, list[Any]]:
-    """The rollouts of the batch, the last row of each, and the label of each group; on the CPU."""
+    """Check the batch; return its rollouts, the reward of each, and the label of each group, on the CPU."""
+    scores, row_length = check_batch(token_level_rewards, response_mask, responses)
+    if is_correct is None:
+        is_correct = exceeds(scores, config.correct_threshold, token_level_rewards.dtype)
     batch_size = len(row_length)
     row_group, labels = group_ids(index, batch_size)
     row_correct = check_outcomes(is_correct, batch_size)
@@ -249,7 +256,8 @@ def _rollouts(
         of_row, n_rollouts = row, batch_size
     else:
         label, names = group_ids(rollout_index, batch_size, "rollout_index")
-        rollouts, of_row = distinct(row_group * len(names) + label)
-        n_rollouts = len(rollouts)
+        distinct_rollouts, of_row = distinct(row_group * len(names) + label)
+        n_rollouts = len(distinct_rollouts)
     last_row = row.new_zeros(n_rollouts).scatter_reduce(0, of_row, row, "amax")
-    return Rollouts(of_row, row_length, row_group[last_row], row_correct[last_row], len(labels)), last_row, labels
+    rollouts = Rollouts(of_row, row_length, row_group[last_row], row_correct[last_row], len(labels))
+    return rollouts, scores[last_row], labels

@@ -17,7 +17,6 @@ from ktae.counting import Tables, TokenCounts, Totals, distinct
 
 RATIO_EPSILON = 1e-5  # added to the denominators of the direction's ratios
 
-
 # Up to this many possible tables (such as all of groups of 32 rollouts) are evaluated before any token is counted.
 FEW_TABLES = 1 << 13
 

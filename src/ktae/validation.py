@@ -143,7 +143,7 @@ def _row_lengths(response_mask: Tensor) -> Tensor:
 def _finite_scores(token_level_rewards: Tensor) -> Tensor:
     if token_level_rewards.dtype not in (torch.bool, *INTEGERS, *FLOATS):
         raise ValueError(f"token_level_rewards is {token_level_rewards.dtype}: rewards are real numbers, as float32.")
-    scores = row_sums(token_level_rewards.detach(), torch.float64)
+    scores = row_sums(token_level_rewards, torch.float64)
     if not scores.isfinite().all():
         row = int((~scores.isfinite()).nonzero()[0])
         raise ValueError(
@@ -156,7 +156,7 @@ def _finite_scores(token_level_rewards: Tensor) -> Tensor:
 def row_sums(matrix: Tensor, dtype: torch.dtype, cast: torch.dtype | None = None) -> Tensor:
     """Sums of the rows of [B, T] in the dtype, [B] on the CPU; of the elements as `cast` if given."""
     sums = torch.empty(len(matrix), 1, dtype=dtype, device=matrix.device)
-    for part, out in zip(_parts(matrix), sums.split(_part_rows(matrix)), strict=True):
+    for part, out in zip(_parts(matrix.detach()), sums.split(_part_rows(matrix)), strict=True):
         # Into `out`: a small result between the large temporaries would keep the allocator from reusing their memory.
         torch.sum(part if cast is None else part.to(cast), 1, keepdim=True, dtype=dtype, out=out)
     return sums.squeeze(1).cpu()

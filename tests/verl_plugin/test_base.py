@@ -75,6 +75,12 @@ def test_no_such_estimator(name):
         compute(data_proto()[0], ktae={"base_estimator": name})
 
 
+@pytest.mark.parametrize("option", ["norm_adv_by_std", "epsilon"])
+def test_an_option_about_the_grpo_advantage_that_the_base_replaces(option):
+    with pytest.raises(ValueError, match=rf"ktae.{option} is about the GRPO advantage that .*=rloo replaces"):
+        compute(data_proto()[0], ktae={"base_estimator": "rloo", option: 0})
+
+
 @pytest.mark.parametrize("value", [3, "", ["rloo"]])
 def test_not_a_name(value):
     with pytest.raises(ValueError, match=r"base_estimator=.*: give the name of an estimator of veRL, such as rloo"):
@@ -106,6 +112,49 @@ def test_an_estimator_of_ones_own_gets_what_it_declares(register):
     assert seen["names"] == {"token_level_rewards", "response_mask", "index", "config"}
 
 
+def test_an_estimator_that_writes_in_place_leaves_the_batch_alone(register):
+    @register("in_place")
+    def in_place(token_level_rewards, response_mask):
+        advantages = token_level_rewards.sub_(1).mul_(response_mask)
+        response_mask.zero_()
+        return advantages, advantages
+
+    data, batch = data_proto()
+    actual = compute(data, ktae={"base_estimator": "in_place"}).batch["advantages"]
+    assert torch.equal(data.batch["token_level_rewards"], batch["token_level_rewards"])
+    assert torch.equal(data.batch["response_mask"], batch["response_mask"])
+    assert_same(actual, (batch["token_level_rewards"] - 1) * batch["response_mask"] + key_part(batch))
+
+
+@pytest.mark.parametrize("label", [torch.tensor, lambda uid: ("a tuple", uid), np.int64])
+def test_the_base_groups_by_the_same_labels(label):
+    _, batch = data_proto()
+    uids = [["p0", "p1", "p2", "p3"].index(f"p{i}") for i in [0, 1, 2, 3] * 6]
+    arguments = (batch["token_level_rewards"], batch["response_mask"])
+    actual = base_advantages("rloo", *arguments, [label(uid) for uid in uids], None, None)
+    assert torch.equal(actual, base_advantages("rloo", *arguments, uids, None, None))
+    assert actual.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (None, "index is a NoneType"),
+        (["p"] * 23, "index has 23 labels for a batch of 24 rows"),
+        (np.full((24, 1), "p"), r"index has shape \[24, 1\]"),
+    ],
+)
+def test_uids_are_checked_before_the_base_sees_them(index, message):
+    _, batch = data_proto()
+    with pytest.raises(ValueError, match=message):
+        base_advantages("rloo", batch["token_level_rewards"], batch["response_mask"], index, None, None)
+
+
+def test_no_rows():
+    empty = torch.zeros(0, 5)
+    assert base_advantages("rloo", empty, empty, [], [], None).shape == (0, 5)
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
@@ -124,6 +173,12 @@ def test_a_future_estimator_that_reads_the_batch_is_refused(register):
     register("reads")(lambda token_level_rewards, response_mask, batch=None: None)  # noqa: ARG005
     with pytest.raises(ValueError, match="base_estimator=reads cannot be built on: it needs `batch`"):
         find_base("reads")
+
+
+def test_an_estimator_with_positional_arguments_is_refused(register):
+    register("positional")(lambda token_level_rewards, /, response_mask: None)  # noqa: ARG005
+    with pytest.raises(ValueError, match=r"cannot be built on: it needs `token_level_rewards`.* by name"):
+        find_base("positional")
 
 
 SESSIONS = ["s0", "s1", "s0", "s2", "s3", "s1", "s4", "s5"]  # s0 and s1 have two rows each

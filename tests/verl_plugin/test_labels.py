@@ -108,6 +108,31 @@ def test_labels_of_any_type(label):
     assert_labels(data, {"correct_key": "acc"})
 
 
+@pytest.mark.parametrize(
+    "label",
+    [
+        float,
+        np.float32,
+        lambda x: np.array([x], dtype=np.float32),
+        lambda x: torch.tensor(x, dtype=torch.float32),
+        lambda x: torch.tensor([x], dtype=torch.bfloat16),
+    ],
+)
+def test_a_label_is_compared_in_its_own_precision(label):
+    def is_greater(value, threshold):
+        return labels._is_greater(label(value), threshold, 0, "acc")
+
+    assert not is_greater(0.1, 0.1)
+    assert is_greater(0.11, 0.1)
+    assert not is_greater(0.7, 0.7)
+
+
+@pytest.mark.parametrize("value", ["1", None, [], 1j, float("nan"), torch.zeros(2), np.array("1"), 2**70])
+def test_a_label_that_is_not_a_number(value):
+    with pytest.raises(ValueError, match="which is neither a number nor a boolean"):
+        labels._is_greater(value, 0.0, 0, "acc")
+
+
 def test_a_rollout_without_a_label_stops_the_run():
     data = judged(lambda solution_str, **_: {"score": 0.0, "acc": None if "+" in solution_str else True})
     with pytest.raises(ValueError, match="correct_key=acc: row 0 of the batch has None"):

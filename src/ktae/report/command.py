@@ -24,7 +24,7 @@ from ktae.report.training import plot_training
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a directory of steps")
+    parser.add_argument("operands", nargs="+", metavar="PATH", help="a file, or a directory of steps")
     parser.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json, or its directory; without it, words")
     parser.add_argument("--correct-key", default="acc", help="key of a line that says whether it is correct (acc)")
     parser.add_argument("--correct-threshold", type=float, default=0.0, help="correct is greater than this (0)")
@@ -71,7 +71,7 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
                 yield analysis
             if summary.groups == 0:
                 reasons = "; ".join(skipped.examples)
-                raise FormatError(f"no group of rollouts in {', '.join(map(str, arguments.paths))}. {reasons}")
+                raise FormatError(f"no group of rollouts in {', '.join(arguments.operands)}. {reasons}")
 
         analyses = observed()
         if arguments.html is not None:
@@ -102,7 +102,7 @@ def _analyses(
     tokenizer = load_tokenizer(arguments.tokenizer)
     labels = Labels(arguments.correct_key, arguments.correct_threshold)
     generator = np.random.default_rng(0)  # the same report from the same rollouts
-    paths = [file for path in arguments.paths for file in files(path)]
+    paths = [file for path in arguments.operands for file in files(Path(path))]
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for path in paths:
             task = progress.add_task(path.name, total=path.stat().st_size)

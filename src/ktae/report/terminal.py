@@ -59,7 +59,8 @@ def print_summary(console: Console, summary: Summary, top: int, unit: str, skipp
     """Figures of all groups, each beside what chance gives, and the leading tokens."""
     figures = summary.figures()
     sizes = ", ".join(f"{n} of {size}" for size, n in figures["group_sizes"].items())
-    console.print(f"\n{figures['groups']} groups ({sizes}), {figures['rollouts']} rollouts; tokens: {unit}", soft_wrap=True)
+    counts = f"{figures['groups']} groups ({sizes}), {figures['rollouts']} rollouts"
+    console.print(f"\n{counts}; tokens: {unit}", soft_wrap=True)
     table = Table("", "observed", "permuted outcomes", box=None, header_style="dim")
     table.add_row("groups with both outcomes", f"{figures['mixed_group_share']:.0%}", "the same")
     for label, name in (

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ktae.integrations.verl.options import NAME
+from ktae.groups import group_ids
+from ktae.integrations.verl.options import NAME, Options, parse_options
 from ktae.validation import describe
 
 # What veRL hands to every registered estimator; grpo is handed the last one too.
 GIVEN = ("token_level_rewards", "response_mask", "index", "config")
 GIVEN_IF_DECLARED = (*GIVEN, "norm_adv_by_std_in_grpo")
 
-# What veRL makes for one estimator alone, by its name, and so not for ktae. Without the last two gdpo would go on in
-# silence, as another estimator.
+# What veRL makes for one estimator alone, by its name, and so not for ktae. An estimator is refused even if it can do
+# without: it would go on in silence, as another one. gdpo does.
 WITHHELD = {
     "values": "a critic's, which veRL trains for gae only",
     "reward_baselines": "of greedy rollouts, which veRL samples for remax only",
@@ -24,6 +25,14 @@ WITHHELD = {
     "batch": "the whole batch, which veRL passes to gdpo only",
     "non_tensor_batch": "the reward extras, which veRL passes to gdpo only",
 }
+
+
+def check_options(algorithm: Any) -> Options:
+    """The options of :func:`parse_options`, whose base estimator is one to build on. Raises ValueError."""
+    options = parse_options(algorithm)
+    if options.base_estimator is not None:
+        find_base(options.base_estimator)
+    return options
 
 
 def find_base(name: str) -> Callable:
@@ -43,16 +52,14 @@ def find_base(name: str) -> Callable:
         )
     function = core_algos.get_adv_estimator_fn(name)
     parameters = inspect.signature(function).parameters.values()
-    required = [
-        p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-    missing = [p for p in required if p not in GIVEN_IF_DECLARED]
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    missing = [p.name for p in required if p.name not in GIVEN_IF_DECLARED or p.kind is p.POSITIONAL_ONLY]
     missing += [p.name for p in parameters if p.name in WITHHELD and p.name not in missing]
     if missing:
         listing = "; ".join(f"`{p}`" + (f", {WITHHELD[p]}" if p in WITHHELD else "") for p in missing)
         raise ValueError(
             f"+algorithm.ktae.base_estimator={name} cannot be built on: it needs {listing}. "
-            f"An estimator can be built on if {', '.join(GIVEN_IF_DECLARED)} are enough for it, such as rloo."
+            f"An estimator can be built on if it takes no more than {', '.join(GIVEN_IF_DECLARED)}, by name, as rloo."
         )
     return function
 
@@ -61,24 +68,33 @@ def base_advantages(
     name: str,
     token_level_rewards: Tensor,
     response_mask: Tensor,
-    index: Sequence[Any],
+    index: Any,
     rollout_index: Sequence[str] | None,
     config: Any,
 ) -> Tensor:
-    """Advantages [B, T] of the base estimator.
+    """Advantages [B, T] of the base estimator. The batch is one that :func:`ktae.validation.check_batch` passes.
 
     Args:
         name: of the estimator.
         token_level_rewards, response_mask: [B, T], without padding rows.
-        index: [B] uids.
+        index: [B] uids. The base gets the label of the group of each row, so that its groups are KTAE's.
         rollout_index: [B] session of each row, a session's rows in their order; None: every row is a rollout. The
             base sees a session once, its rows joined to one, with the reward of the last.
         config: `config.algorithm` of the run.
+
+    Raises:
+        ValueError: of :func:`find_base` and :func:`ktae.groups.group_ids`, or the base returns something else.
     """
+    groups, labels = group_ids(index, len(response_mask))
+    uids = [labels[group] for group in groups.tolist()]
+    if len(uids) == 0:
+        return torch.zeros_like(token_level_rewards)
     if rollout_index is None:
-        return _call(name, token_level_rewards, response_mask, index, config)
+        return _call(
+            name, token_level_rewards.clone(), response_mask.clone(), uids, config
+        )  # some bases write in place
     sessions: dict[Any, list[int]] = {}
-    for row, session in enumerate(zip(index, rollout_index, strict=True)):
+    for row, session in enumerate(zip(uids, rollout_index, strict=True)):
         sessions.setdefault(session, []).append(row)
     length = _used_length(token_level_rewards, response_mask)
     pieces = [[(row, length[row]) for row in rows] for rows in sessions.values()]
@@ -86,8 +102,7 @@ def base_advantages(
     not_last = [row for rows in sessions.values() for row in rows[:-1]]
     rewards = token_level_rewards.clone()
     rewards[not_last] = 0
-    uids = [uid for uid, _ in sessions]
-    joined = _call(name, _join(rewards, pieces), _join(response_mask, pieces), uids, config)
+    joined = _call(name, _join(rewards, pieces), _join(response_mask, pieces), [uid for uid, _ in sessions], config)
 
     advantages = torch.zeros_like(rewards, dtype=joined.dtype)
     for session, parts in zip(joined, pieces, strict=True):
@@ -98,14 +113,16 @@ def base_advantages(
     return advantages
 
 
-def _call(name: str, token_level_rewards: Tensor, response_mask: Tensor, index: Sequence[Any], config: Any) -> Tensor:
+def _call(name: str, token_level_rewards: Tensor, response_mask: Tensor, uids: list[Any], config: Any) -> Tensor:
     """The estimator on these rows, with those of veRL's arguments that it declares."""
     function = find_base(name)
     get = config.get if config is not None else {}.get
+    index = np.empty(len(uids), dtype=object)
+    index[:] = uids  # np.array would make a matrix of tuples
     arguments = {
         "token_level_rewards": token_level_rewards,
         "response_mask": response_mask,
-        "index": np.array(index, dtype=object),
+        "index": index,
         "config": config,
         "norm_adv_by_std_in_grpo": get("norm_adv_by_std_in_grpo", True),
     }

@@ -9,10 +9,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ktae.integrations.verl.base import find_base
-from ktae.integrations.verl.options import NAME, parse_options
+from ktae import __version__
+from ktae.integrations.verl.base import check_options
+from ktae.integrations.verl.options import NAME
+from ktae.integrations.verl.seams import LIFETIMES
 
 PROBE = Path(__file__).with_name("probe.py").read_text()
+MARK = "ktae probe: "  # before the result: other modules print too
+
+VERL_CONFIG = "verl.trainer.config"
+DEFAULT_CONFIG = "ppo_trainer"
+
+RAY_TIMEOUT = 120  # seconds
+
+# What lends the ids in the trainers that a configuration selects.
+TRAINER_SEAMS = {
+    "V0": "verl.trainer.ppo.ray_trainer.compute_advantage",
+    "V1": "verl.trainer.ppo.v1.trainer_base.PPOTrainer._compute_advantage",
+}
 
 # Modules that veRL imports without requiring them, and the packages that have them.
 PACKAGES = {"transfer_queue": "TransferQueue"}
@@ -27,7 +41,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(
-    overrides: Sequence[str], config_dir: str | None = None, config_name: str = "ppo_trainer", ray: bool = False
+    overrides: Sequence[str], config_dir: str | None = None, config_name: str = DEFAULT_CONFIG, ray: bool = False
 ) -> Iterator[Finding]:
     """Look at this machine's veRL, its processes, and a run with these Hydra overrides."""
     try:
@@ -36,30 +50,38 @@ def diagnose(
         fix = f"{sys.executable} -m pip install 'ktae[verl]', or use the Python of your runs"
         yield Finding(False, f"verl is not installed for {sys.executable}", fix)
         return
-    yield Finding(True, f"verl {installed}, ktae {version('ktae')}, Python {sys.executable}")
+    yield Finding(True, f"verl {installed}, ktae {__version__}, Python {sys.executable}")
     report = _probe_here()
     yield from _process("a new process", report)
     if "error" in report or not report["loaded"]:
         return
-    config, findings = _configuration(overrides, config_dir, config_name)
-    yield from findings
-    if config is not None:
-        yield from _trainer(config, report)
+    if not overrides and config_dir is None and config_name == DEFAULT_CONFIG:
+        overrides = [f"algorithm.adv_estimator={NAME}"]
+        yield Finding(True, f"no overrides are given: {overrides[0]} is assumed, and veRL's defaults")
+    config, finding = _configuration(overrides, config_dir, config_name)
+    yield finding
+    if config is None:
+        return
+    trainer = "V1" if config.get("trainer", {}).get("use_v1") else "V0"
+    yield from _seams("a new process", report, trainer)
+    yield from _trainer(report, trainer)
     if ray:
-        yield from _in_ray(config)
+        yield from _in_ray(config, trainer)
 
 
 def _probe_here() -> dict[str, Any]:
     """The probe in a process of its own: in this one, the doctor has imported the plug-in already."""
-    command = [sys.executable, "-c", f"{PROBE}\nimport json\nprint(json.dumps(probe()))"]
+    command = [sys.executable, "-c", f"{PROBE}\nimport json\nprint('\\n{MARK}' + json.dumps(probe()))"]
     process = subprocess.run(command, capture_output=True, text=True)
-    if process.returncode != 0:
-        return {"verl": None, "error": process.stderr.strip().splitlines()[-1]}
-    return json.loads(process.stdout.splitlines()[-1])
+    results = [line.removeprefix(MARK) for line in process.stdout.splitlines() if line.startswith(MARK)]
+    if results:
+        return json.loads(results[-1])
+    said = process.stderr.strip().splitlines()
+    return {"verl": None, "error": said[-1] if said else f"the process ended with status {process.returncode}"}
 
 
 def _process(where: str, report: dict[str, Any]) -> Iterator[Finding]:
-    """Did veRL load the plug-in there, is the estimator registered, are the functions of the trainers wrapped?"""
+    """Does veRL load the plug-in there, and is the estimator registered?"""
     error = report.get("error")
     if error is not None:
         what = "cannot import verl" if report["verl"] is None else "cannot load the plug-in"
@@ -71,11 +93,18 @@ def _process(where: str, report: dict[str, Any]) -> Iterator[Finding]:
     yield Finding(True, f"{where}: veRL loads the plug-in")
     fix = "" if report["registered"] else "another estimator took the name, or this verl has no registry of estimators"
     yield Finding(report["registered"], f"{where}: {NAME} is {'registered' if not fix else 'not registered'}", fix)
-    for seam, state in report["seams"].items():
+
+
+def _seams(where: str, report: dict[str, Any], trainer: str) -> Iterator[Finding]:
+    """Are the functions wrapped that this trainer and all trainers call?"""
+    for seam, state in report.get("seams", {}).items():
+        of_another = seam.startswith(tuple(LIFETIMES)) and not TRAINER_SEAMS[trainer].startswith(seam)
         if state == "wrapped":
             yield Finding(True, f"{where}: {seam} is wrapped")
+        elif of_another:
+            yield Finding(True, f"{where}: {seam}: {state}; the configured trainer does not need it")
         elif state != "absent":
-            fix = _fix_of_import(state) if "Error" in state else f"use a verl that ktae {version('ktae')} supports"
+            fix = _fix_of_import(state) if "Error" in state else f"use a verl that ktae {__version__} supports"
             yield Finding(False, f"{where}: {seam}: {state}", fix)
 
 
@@ -92,79 +121,91 @@ def _fix_of_import(error: str) -> str:
     _, found, name = error.partition("No module named ")
     if not found:
         return "see the error; `pip check` finds an installation that does not fit together"
-    module = name.strip("'\"").split("'")[0].split(".")[0]
-    return f"{sys.executable} -m pip install {PACKAGES.get(module, module)}"
+    module = name.strip("'\"").split("'")[0]
+    if any(f"{listed.strip()}.".startswith(f"{module}.") for listed in _external_modules()):
+        return f"VERL_USE_EXTERNAL_MODULES names it: correct it, or put the module where {sys.executable} finds it"
+    package = module.split(".")[0]
+    return f"{sys.executable} -m pip install {PACKAGES.get(package, package)}"
 
 
-def _configuration(overrides: Sequence[str], config_dir: str | None, config_name: str) -> tuple[Any, list[Finding]]:
+def _external_modules() -> list[str]:
+    return os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+
+
+def _configuration(overrides: Sequence[str], config_dir: str | None, config_name: str) -> tuple[Any, Finding]:
     """The run's configuration as veRL composes it, None if it is unusable, and what there is to say of it."""
+    try:
+        config = _compose(overrides, config_dir, config_name)
+    except Exception as error:
+        fix = "see the error"
+        if "Could not override" in str(error):
+            fix = "give the overrides as to veRL: options of ktae need a +, as in +algorithm.ktae.scale=1"
+        return None, Finding(False, f"the configuration cannot be composed: {error}", fix)
+    algorithm = config.get("algorithm", {})
+    estimator = algorithm.get("adv_estimator")
+    if estimator != NAME:
+        return None, Finding(False, f"algorithm.adv_estimator={estimator}", f"set algorithm.adv_estimator={NAME}")
+    try:
+        options = check_options(algorithm)
+    except ValueError as error:
+        return None, Finding(False, str(error), "correct the option")
+    return config, Finding(True, f"options: {options}")
+
+
+def _compose(overrides: Sequence[str], config_dir: str | None, config_name: str) -> dict[str, Any]:
     import hydra
     from omegaconf import OmegaConf
 
-    chosen = any(override.lstrip("+").startswith("algorithm.adv_estimator=") for override in overrides)
-    if not chosen and config_dir is None:
-        overrides = [f"algorithm.adv_estimator={NAME}", *overrides]
-    package = "verl.trainer.config"
-    try:
-        if config_dir is None:
-            initialized = hydra.initialize_config_module(package, version_base=None)
-        else:
-            initialized = hydra.initialize_config_dir(str(Path(config_dir).resolve()), version_base=None)
-            overrides = [*overrides, f"hydra.searchpath=[pkg://{package}]"]
-        with initialized:
-            config = hydra.compose(config_name, overrides=list(overrides))
-        algorithm = OmegaConf.to_container(config.algorithm, resolve=True)
-    except Exception as error:
-        fix = "give the overrides as to veRL: options of ktae need a +, as in +algorithm.ktae.scale=1"
-        return None, [Finding(False, f"the configuration cannot be composed: {error}", fix)]
-    estimator = config.algorithm.adv_estimator
-    if estimator != NAME:
-        return None, [Finding(False, f"algorithm.adv_estimator={estimator}", f"set algorithm.adv_estimator={NAME}")]
-    try:
-        options = parse_options(algorithm)
-        if options.base_estimator is not None:
-            find_base(options.base_estimator)
-    except ValueError as error:
-        return None, [Finding(False, str(error), "correct the option")]
-    return config, [Finding(True, f"options: {options}")]
+    if config_dir is None:
+        initialized = hydra.initialize_config_module(VERL_CONFIG, version_base=None)
+    else:
+        initialized = hydra.initialize_config_dir(str(Path(config_dir).resolve()), version_base=None)
+        overrides = [*overrides, f"hydra.searchpath=[pkg://{VERL_CONFIG}]"]
+    with initialized:
+        config = hydra.compose(config_name, overrides=list(overrides))
+    # The other parts may refer to what is known in a run only.
+    parts = [name for name in ("algorithm", "trainer", "ray_kwargs") if config.get(name) is not None]
+    return {name: OmegaConf.to_container(config[name], resolve=True) for name in parts}
 
 
-def _trainer(config: Any, report: dict[str, Any]) -> Iterator[Finding]:
-    """Can the trainer that this configuration selects lend the token ids?"""
-    v1 = bool(config.trainer.get("use_v1", False))
-    name, seam = (
-        ("V1", "verl.trainer.ppo.v1.trainer_base.PPOTrainer._compute_advantage")
-        if v1
-        else ("V0", "verl.trainer.ppo.ray_trainer.compute_advantage")
-    )
+def _trainer(report: dict[str, Any], trainer: str) -> Iterator[Finding]:
+    """Can this trainer lend the token ids?"""
+    seam = TRAINER_SEAMS[trainer]
     wrapped = report["seams"].get(seam) == "wrapped"
-    text = f"the configured trainer, {name}, {'lends' if wrapped else 'cannot lend'} the token ids"
+    text = f"the configured trainer, {trainer}, {'lends' if wrapped else 'cannot lend'} the token ids"
     yield Finding(wrapped, text, "" if wrapped else f"{seam} has to be wrapped: see above")
-    if not v1:
-        dry_run = report.get("dry_run")
+    if trainer == "V0":
+        result = report["dry_run"]
         yield Finding(
-            dry_run == "ok", f"an advantage step of two rollouts: {dry_run}", "" if dry_run == "ok" else "see above"
+            result == "ok", f"an advantage step of two rollouts: {result}", "" if result == "ok" else "see above"
         )
 
 
-def _in_ray(config: Any) -> Iterator[Finding]:
-    """The probe in a worker of the cluster that a run would use: RAY_ADDRESS, or a new one on this machine."""
+def _in_ray(config: dict[str, Any], trainer: str) -> Iterator[Finding]:
+    try:
+        nodes, report = _probe_in_ray(config.get("ray_kwargs", {}).get("ray_init", {}))
+    except Exception as error:
+        fix = "start the cluster, or unset RAY_ADDRESS" if isinstance(error, ConnectionError) else "see the error"
+        yield Finding(False, f"Ray: {type(error).__name__}: {error}", fix)
+        return
+    where = f"a Ray worker ({nodes} node{'s' * (nodes > 1)})"
+    yield from _process(where, report)
+    yield from _seams(where, report, trainer)
+
+
+def _probe_in_ray(settings: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Number of nodes of the run's cluster (RAY_ADDRESS, or a new one on this machine), and the probe in a worker."""
     import ray
     from omegaconf import OmegaConf
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     namespace: dict[str, Any] = {"__name__": "__main__"}  # so that Ray sends the function itself, not its module's name
     exec(PROBE, namespace)
-    settings = config.ray_kwargs.get("ray_init", {}) if config is not None else {}
-    runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(), settings.get("runtime_env", {}))
-    settings: Any = OmegaConf.to_container(OmegaConf.create({**settings, "runtime_env": runtime_env}))
+    runtime_env = OmegaConf.merge(get_ppo_ray_runtime_env(), settings.get("runtime_env") or {})
+    own = {"runtime_env": OmegaConf.to_container(runtime_env), "log_to_driver": False}
     try:
-        ray.init(**settings, log_to_driver=False)
-        nodes = len(ray.nodes())
-        report: Any = ray.get(ray.remote(namespace["probe"]).remote())
-    except Exception as error:
-        yield Finding(False, f"Ray: {type(error).__name__}: {error}", "start the cluster, or unset RAY_ADDRESS")
-        return
+        ray.init(**{**settings, **own})
+        probe = ray.remote(num_cpus=0)(namespace["probe"])  # the cluster's may all be taken
+        return len(ray.nodes()), ray.get(probe.remote(), timeout=RAY_TIMEOUT)
     finally:
         ray.shutdown()
-    yield from _process(f"a Ray worker ({nodes} node{'s' * (nodes > 1)})", report)

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from ktae.estimator import Estimate, estimate
 from ktae.integrations.verl import side_dump
-from ktae.integrations.verl.base import base_advantages, find_base
+from ktae.integrations.verl.base import base_advantages, check_options
 from ktae.integrations.verl.dataproto import from_batch
 from ktae.integrations.verl.labels import outcomes, warn_if_all_one_sided
 from ktae.integrations.verl.lending import Lent, current
 from ktae.integrations.verl.options import NAME, parse_options
+from ktae.validation import check_batch
 
 
 def compute_advantage(
@@ -48,7 +49,8 @@ def compute_advantage(
     columns = (token_level_rewards, response_mask, lent.responses, index, label, lent.rollout_index)
     rewards, mask, responses, uids, is_correct, sessions = (_take(column, lent.rows) for column in columns)
     rollout_advantages = None
-    if options.base_estimator is not None and uids is not None:  # without uids, `estimate` raises
+    if options.base_estimator is not None:
+        check_batch(rewards, mask, responses)
         rollout_advantages = base_advantages(options.base_estimator, rewards, mask, uids, sessions, config)
     result = estimate(
         rewards,
@@ -78,9 +80,7 @@ def validate_with_trainer(validate_config: Callable) -> Callable:
     @functools.wraps(validate_config)
     def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
         if config.algorithm.adv_estimator == NAME:
-            options = parse_options(config.algorithm)
-            if options.base_estimator is not None:
-                find_base(options.base_estimator)
+            check_options(config.algorithm)
         return validate_config(config, *args, **kwargs)
 
     return wrapper

@@ -4,7 +4,6 @@ import functools
 import logging
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,8 +50,9 @@ def warn_if_all_one_sided(result: Estimate, options: Options) -> None:
 @functools.cache
 def _warn_one_sided(label: str) -> None:
     logger.warning(
-        "No group of this batch has both correct and incorrect rollouts, so no token has a key-token value and the "
-        "advantages are those of the rollouts alone. A rollout is correct if %s. If the rewards differ within groups, "
+        "No group of this batch has both correct and incorrect rollouts that are not masked, so no token has a "
+        "key-token value and the advantages are those of the rollouts alone. A rollout is correct if %s. "
+        "If the rewards differ within groups, "
         "this label misses it: set +algorithm.ktae.correct_key to a reward extra such as acc, or "
         "+algorithm.ktae.correct_threshold. If they do not, the prompts are too easy or too hard. This is said once; "
         "the metric ktae/mixed_group_share tells it in every step.",
@@ -61,10 +61,13 @@ def _warn_one_sided(label: str) -> None:
 
 
 def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    if not isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating)) or number != number:
+    try:
+        number = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    except (TypeError, ValueError, RuntimeError):  # None, a string, an int beyond 64 bits
+        number = torch.empty(0)
+    if number.numel() != 1 or number.is_complex() or bool(number.isnan()):
         raise ValueError(
             f"+algorithm.ktae.correct_key={name}: row {row} of the batch has {value!r}, which is neither a number "
             "nor a boolean. The reward function has to return the key for every rollout."
         )
-    return bool(number > threshold)  # a float32 of numpy is compared as float32: 0.1 is not greater than 0.1
+    return bool(exceeds(number.double(), threshold, number.dtype))

@@ -46,7 +46,8 @@ def parse_options(algorithm: Any) -> Options:
     """Read the options from veRL's `config.algorithm`: a DictConfig, a dict, an AlgoConfig or None.
 
     Raises:
-        ValueError: an unknown option, an option given under two names, or a value that KTAEConfig refuses.
+        ValueError: an unknown option, an option given under two names or without effect, or a value that KTAEConfig
+            refuses.
 
     Example:
         >>> parse_options({"ktae": {"beta_ig": 2, "correct_key": "acc"}}).config.information_gain_weight
@@ -70,6 +71,13 @@ def parse_options(algorithm: Any) -> Options:
         raise ValueError(
             f"Unknown option +algorithm.ktae.{unknown[0]}. Known options: {', '.join([*known, *NAMES])}; and "
             f"those of the published scripts: {', '.join([*ALIASES, 'pad_token_id', 'bottom'])}."
+        )
+    of_grpo = sorted({"norm_adv_by_std", "epsilon"} & set(settings))
+    if base_estimator is not None and of_grpo:
+        raise ValueError(
+            f"+algorithm.ktae.{of_grpo[0]} is about the GRPO advantage that +algorithm.ktae.base_estimator="
+            f"{base_estimator} replaces: leave it out. Set what the base reads, such as "
+            "algorithm.norm_adv_by_std_in_grpo."
         )
     settings.setdefault("norm_adv_by_std", get("norm_adv_by_std_in_grpo", True))
     return Options(KTAEConfig(**settings), correct_key, base_estimator, dump)

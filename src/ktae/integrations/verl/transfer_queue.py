@@ -90,7 +90,7 @@ def _values(column: Any) -> list[Any]:
     from tensordict import NonTensorData, TensorDictBase  # veRL has it
 
     if isinstance(column, Tensor):
-        return list(column.unbind() if column.is_nested else column.numpy(force=True))
+        return list(column.unbind())
     if isinstance(column, TensorDictBase):
         column = column.tolist()
     return [value.data if isinstance(value, NonTensorData) else value for value in column]
