@@ -50,6 +50,31 @@ def test_json_and_csv(dump, tmp_path, capsys):
     assert rows[0] == six
 
 
+@pytest.mark.parametrize(("options", "prompts"), [([], 4), (["--html-groups", "3"], 3)])
+def test_html(tmp_path, capsys, options, prompts):
+    page = tmp_path / "report.html"
+    assert main(["report", str(DATA), "--groups", "0", "--html", str(page), *options, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert f"wrote {page}" in captured.err
+    assert json.loads(captured.out)["groups"] == 4
+    assert page.read_text().count('class="group"') == prompts
+
+
+def test_a_page_that_cannot_be_written(tmp_path, capsys):
+    assert main(["report", str(DATA), "--html", str(tmp_path / "nowhere" / "report.html")]) == 1
+    assert "--html" in capsys.readouterr().err
+
+
+def test_files_may_come_after_options(dump, tmp_path, capsys):
+    copy = tmp_path / "4.jsonl"
+    copy.write_text(dump.read_text())
+    assert main(["report", str(dump), "--json", "-", str(copy)]) == 0
+    assert json.loads(capsys.readouterr().out)["groups"] == 2
+    with pytest.raises(SystemExit):
+        main(["report", str(dump), "--jsno", "-"])
+    assert "unrecognized arguments: --jsno" in capsys.readouterr().err
+
+
 def test_a_side_dump_of_training(tmp_path, capsys):
     data, _ = data_proto()
     compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 2})

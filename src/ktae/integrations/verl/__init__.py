@@ -10,7 +10,9 @@ plug-in wraps the functions of the trainers that call it, and these lend it what
 `transfer_queue` the default trainer, V1, which keeps its batch in TransferQueue
 `lending`        what a trainer lends to the estimator
 `options`        `+algorithm.ktae.*` -> KTAEConfig
-`estimator`      the registered function
+`estimator`      the registered function; with `labels`, which rollouts are correct, `base`, the advantages of another
+                 estimator, and `side_dump`, what training used, on disk
+`doctor`         looks whether all this works; `probe` is what it executes in other processes
 """
 
 import logging
