@@ -82,7 +82,7 @@ def assert_labels(data, ktae=None, correct=CORRECT, **algorithm):
 @pytest.mark.parametrize("manager", ["naive", "dapo"])
 @pytest.mark.parametrize(("right", "wrong"), [(1.0, 0.0), (1.0, -1.0), (True, False), (1, -1)])
 def test_a_reward_function_that_returns_a_number_only(manager, right, wrong):
-    of_dapo = {"max_resp_len": WIDTH, "overlong_buffer_cfg": OmegaConf.create({"enable": False})}
+    of_dapo = {"max_resp_len": WIDTH, "overlong_buffer_cfg": OmegaConf.create({"enable": False, "len": 4})}
     settings = of_dapo if manager == "dapo" else {}
     data = judged(lambda solution_str, **_: right if is_right(solution_str) else wrong, manager, **settings)
     assert_labels(data)

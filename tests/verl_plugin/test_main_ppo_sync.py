@@ -7,14 +7,17 @@ from pathlib import Path
 
 from real_run import check_run, train
 
-IN_WORKERS = "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES='verl_cpu,recorder,{}'"
+ENV_VARS = "+ray_kwargs.ray_init.runtime_env.env_vars"
+IN_WORKERS = [
+    f"{ENV_VARS}.VERL_USE_EXTERNAL_MODULES='verl_cpu,recorder,ktae.integrations.verl'",
+    f"{ENV_VARS}.TRANSFER_QUEUE_ENABLE='1'",  # else veRL adds it, to variables that Hydra has closed by then
+]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def train_with_plug_in_in_workers(assets, tmp_path, module):
     path = f"{EXAMPLES}:{Path(__file__).parent}"
-    override = IN_WORKERS.format("ktae.integrations.verl")
-    return train(assets, tmp_path, override, module=module, plug_in=False, PYTHONPATH=path)
+    return train(assets, tmp_path, *IN_WORKERS, module=module, plug_in=False, PYTHONPATH=path)
 
 
 def test_started_with_m_it_stops_and_says_why(assets, tmp_path):
