@@ -64,7 +64,7 @@ def compute_advantage(
     )
     warn_if_all_one_sided(result, options)
     if options.dump is not None:
-        side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result.advantages)
+        side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result, options.config)
     advantages = result.advantages
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)

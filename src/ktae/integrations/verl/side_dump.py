@@ -1,14 +1,18 @@
 """`+algorithm.ktae.dump_dir=DIRECTORY`: the ids and advantages that training used, for `ktae report`."""
 
+import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from ktae.config import KTAEConfig
+from ktae.estimator import Estimate
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,8 @@ def write(
     index: Any,
     rollout_index: Sequence[str] | None,
     is_correct: Tensor,
-    advantages: Tensor,
+    result: Estimate,
+    config: KTAEConfig,
 ) -> None:
     """Write the step's file if it is due. A failure is a warning: it does not concern the training."""
     step = counter.next(dump.directory)
@@ -65,15 +70,20 @@ def write(
         "correct": is_correct[rows].numpy(force=True),
         "responses": responses[rows].numpy(force=True),
         "response_mask": response_mask[rows].bool().numpy(force=True),
-        "advantages": advantages[rows].float().numpy(force=True),
+        "advantages": result.advantages[rows].float().numpy(force=True),
+        "config": np.array(json.dumps(asdict(config))),
+        "mixed_group_share": np.array(result.metrics()["ktae/mixed_group_share"]),  # of the step: here more are mixed
     }
     path = Path(dump.directory) / f"step_{step:06}.npz"
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        with unfinished.open("wb") as file:
-            np.savez_compressed(file, **columns)
-        unfinished.replace(path)  # a reader never sees half a file
+        try:
+            with unfinished.open("wb") as file:
+                np.savez_compressed(file, **columns)
+            unfinished.replace(path)  # a reader never sees half a file
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError:
         logger.warning("ktae could not write %s; training goes on without it.", path, exc_info=True)
 

@@ -1,0 +1,151 @@
+"""npz and parquet -> groups: a row is a response, or one of those of an agent's session."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ktae import KTAEConfig
+from ktae.report.rollouts import FormatError, Group, Labels, Progress, Rollout, Skipped, step_of, text
+
+OUTCOMES = ("correct", "is_correct", "acc", "rewards", "score")
+OF_ROWS = ("uid", "responses", "response_mask", "rollout_index", "advantages", *OUTCOMES)
+
+Columns = Mapping[str, Sequence[Any]]  # numpy arrays, or lists of lists
+
+
+def read(path: Path, labels: Labels, skipped: Skipped, progress: Progress) -> Iterator[Group]:  # noqa: ARG001
+    """The groups of a file, with the errors of :func:`ktae.report.rollouts.read`. It is read whole."""
+    columns = _npz(path) if path.name.endswith(".npz") else _parquet(path)
+    try:
+        rows = _rows(columns, labels)
+        prompts, texts, config = _prompts(columns), _texts(columns), _config(columns)
+        share = columns.get("mixed_group_share")
+        for done, (uid, sessions) in enumerate(rows.items()):
+            progress(done / len(rows))
+            rollouts = [_rollout(columns, session, labels) for session in sessions.values()]
+            mixed_group_share = None if share is None else float(np.asarray(share))
+            yield Group(text(str(uid)), prompts.get(uid, ""), step_of(path), rollouts, texts, config, mixed_group_share)
+    except KeyError as error:
+        raise FormatError(f"{path} has no column {error}. It has {sorted(columns)}.") from error
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from error
+
+
+def _npz(path: Path) -> Columns:
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            return dict(data)
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError(f"{path} is no npz file of arrays: {error}") from error
+
+
+def _parquet(path: Path) -> Columns:
+    import pyarrow.parquet as parquet
+    from pyarrow import ArrowException
+
+    try:
+        return parquet.read_table(path).to_pydict()
+    except ArrowException as error:
+        raise FormatError(f"{path} is no parquet file: {error}") from error
+
+
+def _rows(columns: Columns, labels: Labels) -> dict[Any, dict[Any, list[int]]]:
+    """uid -> session -> its rows, which are one rollout together."""
+    lengths = {}
+    for name in {*OF_ROWS, labels.key} & columns.keys():
+        if isinstance(columns[name], np.ndarray) and columns[name].ndim == 0:
+            raise ValueError(f"{name} is one value, not one a row")
+        lengths[name] = len(columns[name])
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the columns have different numbers of rows: {lengths}")
+    uids = _labels(columns, "uid")
+    sessions = _labels(columns, "rollout_index") if "rollout_index" in columns else range(len(uids))
+    rows: dict[Any, dict[Any, list[int]]] = {}
+    for row, (uid, session) in enumerate(zip(uids, sessions, strict=True)):
+        rows.setdefault(uid, {}).setdefault(session, []).append(row)
+    return rows
+
+
+def _labels(columns: Columns, name: str) -> list[Any]:
+    values = columns[name]
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    for row, value in enumerate(values):
+        if not isinstance(value, (str, int, float, bytes)) or value != value:
+            raise ValueError(f"{name} of row {row} is {value!r:.100}: a label is a text or a number")
+    return list(values)
+
+
+def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
+    """The tokens of the rows, one row after the other; the last one's outcome."""
+    last = {name: columns[name][rows[-1]] for name in {*OUTCOMES, labels.key} & columns.keys()}
+    outcome = labels.of(last, *OUTCOMES)
+    if np.ndim(outcome) != 0:
+        raise ValueError(f"the outcome of row {rows[-1]} is {outcome!r:.100}: one number a row")
+    correct = labels.is_correct(outcome)
+    responses = [columns["responses"][row] for row in rows]
+    if all(isinstance(response, str) for response in responses):
+        return Rollout(correct, text="\n".join(map(text, responses)))
+    ids, advantages = [], []
+    for row in rows:
+        kept = _mask(columns, row)
+        ids += _of_row(columns, "responses", row, "iu")[kept].tolist()
+        if "advantages" in columns:
+            advantages += _of_row(columns, "advantages", row, "f")[kept].tolist()
+    return Rollout(correct, token_ids=ids, advantages=advantages if "advantages" in columns else None)
+
+
+def _mask(columns: Columns, row: int) -> np.ndarray:
+    ids = _of_row(columns, "responses", row, "iu")
+    if "response_mask" not in columns:
+        return np.ones(ids.shape, dtype=bool)
+    mask = _of_row(columns, "response_mask", row, "biuf")
+    if mask.shape != ids.shape or not np.isin(mask, (0, 1)).all():
+        raise ValueError(f"response_mask of row {row} has to be {len(ids)} times 0 or 1")
+    return mask.astype(bool)
+
+
+def _of_row(columns: Columns, name: str, row: int, kinds: str) -> np.ndarray:
+    values = np.asarray(columns[name][row])
+    if values.ndim != 1 or (values.dtype.kind not in kinds and len(values)):
+        expected = "integers" if kinds == "iu" else "numbers"
+        raise ValueError(f"{name} of row {row} is not a list of {expected}: {columns[name][row]!r:.100}")
+    if kinds == "iu" and not len(values):
+        return values.astype(np.int64)
+    if values.dtype == np.uint64 and values.max() >= 1 << 63:
+        raise ValueError(f"{name} of row {row} holds {values.max()}: ids have 64 bits with a sign")
+    return values
+
+
+def _prompts(columns: Columns) -> dict[Any, str]:
+    """The prompt of each uid: a column of the rows, or of the uids in `prompt_uid`."""
+    if "prompt" not in columns:
+        return {}
+    uids = columns["prompt_uid" if "prompt_uid" in columns else "uid"]
+    return {uid: text(str(prompt)) for uid, prompt in _pairs(uids, columns["prompt"], "prompt")}
+
+
+def _texts(columns: Columns) -> dict[int, str]:
+    if not {"token_id", "token_text"} <= columns.keys():
+        return {}
+    return {int(i): text(str(token)) for i, token in _pairs(columns["token_id"], columns["token_text"], "token_text")}
+
+
+def _pairs(keys: Any, values: Any, name: str) -> list[tuple[Any, Any]]:
+    if len(keys) != len(values):
+        raise ValueError(f"{name} has {len(values)} entries for {len(keys)}")
+    return list(zip(np.asarray(keys).tolist(), np.asarray(values).tolist(), strict=True))
+
+
+def _config(columns: Columns) -> KTAEConfig | None:
+    """The settings of the run that wrote the file."""
+    if "config" not in columns:
+        return None
+    try:
+        return KTAEConfig(**json.loads(str(columns["config"])))
+    except TypeError as error:
+        raise ValueError(f"config is not one of this version of ktae: {error}") from error
