@@ -4,6 +4,8 @@ A batch goes through five steps: check it, group its rows, count tokens per grou
 the scores to the advantage of the rollout.
 """
 
+import functools
+import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from ktae.counting import (
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
 from ktae.scoring import associate, evaluate_all, key_token_values
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
+
+logger = logging.getLogger(__name__)
 
 SATURATED = 0.9
 
@@ -62,6 +66,28 @@ class Estimate(NamedTuple):
     n_nonzero: int  # tokens with a key-token value other than 0
     n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
     total_magnitude: float  # sum of |value| over the tokens
+
+    def metrics(self) -> dict[str, float]:
+        """The figures that a tracker shows, by name."""
+        groups, tokens = max(self.outcomes.shape[1], 1), max(self.n_tokens, 1)
+        return {
+            "ktae/mixed_group_share": (self.outcomes > 0).all(0).sum().item() / groups,
+            "ktae/single_rollout_group_share": (self.outcomes.sum(0) == 1).sum().item() / groups,
+            "ktae/nonzero_token_share": self.n_nonzero / tokens,
+            "ktae/mean_abs_value": self.total_magnitude / tokens,
+            "ktae/saturated_token_share": self.n_saturated / tokens,
+        }
+
+    def warn_if_all_one_sided(self, label: str, option: str) -> None:
+        """Warn, once per label, when groups have several rollouts, but none has both outcomes.
+
+        Args:
+            label: what makes a rollout correct, in words.
+            option: what to set to change it.
+        """
+        incorrect, correct = self.outcomes
+        if bool((incorrect + correct > 1).any()) and not bool(((incorrect > 0) & (correct > 0)).any()):
+            _warn_one_sided(label, option)
 
 
 def compute_ktae_advantage(
@@ -224,6 +250,18 @@ def key_token_table(
         token_id=counts.token_id,
         **columns,
         **key_token_values(counts, totals, columns["strength"], columns["effect_size"], config),
+    )
+
+
+@functools.cache
+def _warn_one_sided(label: str, option: str) -> None:
+    logger.warning(
+        "No group of this batch has both correct and incorrect rollouts that are not masked, so no token has a "
+        "key-token value and the advantages are those of the rollouts alone. A rollout is correct if %s. "
+        "If the rewards differ within groups, this label misses it: set %s. If they do not, the prompts are too easy "
+        "or too hard. This is said once; the metric ktae/mixed_group_share tells it in every step.",
+        label,
+        option,
     )
 
 

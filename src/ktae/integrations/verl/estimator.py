@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktae.estimator import Estimate, estimate
+from ktae.estimator import estimate
 from ktae.integrations.verl import side_dump
 from ktae.integrations.verl.base import base_advantages, check_options
 from ktae.integrations.verl.dataproto import from_batch
-from ktae.integrations.verl.labels import outcomes, warn_if_all_one_sided
+from ktae.integrations.verl.labels import describe_label, outcomes
 from ktae.integrations.verl.lending import Lent, current
 from ktae.integrations.verl.options import NAME, parse_options
 from ktae.validation import check_batch
+
+LABEL_OPTIONS = "+algorithm.ktae.correct_key to a reward extra such as acc, or +algorithm.ktae.correct_threshold"
 
 
 def compute_advantage(
@@ -62,14 +64,14 @@ def compute_advantage(
         rollout_advantages=rollout_advantages,
         config=options.config,
     )
-    warn_if_all_one_sided(result, options)
+    result.warn_if_all_one_sided(describe_label(options), LABEL_OPTIONS)
     if options.dump is not None:
         side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result, options.config)
     advantages = result.advantages
     if lent.rows is not None:
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)
         advantages[list(lent.rows)] = result.advantages
-    lent.metrics.update(_metrics(result))
+    lent.metrics.update(result.metrics())
     lent.metrics["timing_s/ktae"] = time.perf_counter() - start
     return advantages, advantages
 
@@ -99,18 +101,6 @@ def _take(values: Any, rows: Sequence[int] | None) -> Any:
     if rows is None or values is None:
         return values
     return values[list(rows)] if isinstance(values, Tensor) else [values[row] for row in rows]
-
-
-def _metrics(result: Estimate) -> dict[str, float]:
-    """Figures for the tracker. V1 adds up the figures of several updates by words in their names, such as `min`."""
-    groups, tokens = max(result.outcomes.shape[1], 1), max(result.n_tokens, 1)
-    return {
-        "ktae/mixed_group_share": (result.outcomes > 0).all(0).sum().item() / groups,
-        "ktae/single_rollout_group_share": (result.outcomes.sum(0) == 1).sum().item() / groups,
-        "ktae/nonzero_token_share": result.n_nonzero / tokens,
-        "ktae/mean_abs_value": result.total_magnitude / tokens,
-        "ktae/saturated_token_share": result.n_saturated / tokens,
-    }
 
 
 _UNREACHABLE = """KTAE cannot reach the token ids of the responses.

@@ -1,18 +1,13 @@
 """Which rollouts of a veRL batch are correct."""
 
-import functools
-import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ktae.estimator import Estimate
 from ktae.integrations.verl.lending import Lent
 from ktae.integrations.verl.options import Options
 from ktae.validation import exceeds, row_sums
-
-logger = logging.getLogger(__name__)
 
 
 def outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config: Any) -> Tensor:
@@ -39,25 +34,10 @@ def outcomes(lent: Lent, options: Options, token_level_rewards: Tensor, config: 
     return exceeds(row_sums(scores, torch.float64), threshold, scores.dtype)
 
 
-def warn_if_all_one_sided(result: Estimate, options: Options) -> None:
-    """Warn, once, when groups have several rollouts, but none has both outcomes."""
-    incorrect, correct = result.outcomes
-    if bool((incorrect + correct > 1).any()) and not bool(((incorrect > 0) & (correct > 0)).any()):
-        source = f"the reward extra {options.correct_key!r}" if options.correct_key else "the score before the KL term"
-        _warn_one_sided(f"{source} > {options.config.correct_threshold:g}")
-
-
-@functools.cache
-def _warn_one_sided(label: str) -> None:
-    logger.warning(
-        "No group of this batch has both correct and incorrect rollouts that are not masked, so no token has a "
-        "key-token value and the advantages are those of the rollouts alone. A rollout is correct if %s. "
-        "If the rewards differ within groups, "
-        "this label misses it: set +algorithm.ktae.correct_key to a reward extra such as acc, or "
-        "+algorithm.ktae.correct_threshold. If they do not, the prompts are too easy or too hard. This is said once; "
-        "the metric ktae/mixed_group_share tells it in every step.",
-        label,
-    )
+def describe_label(options: Options) -> str:
+    """What makes a rollout correct, in words."""
+    source = f"the reward extra {options.correct_key!r}" if options.correct_key else "the score before the KL term"
+    return f"{source} > {options.config.correct_threshold:g}"
 
 
 def _is_greater(value: Any, threshold: float, row: int, name: str) -> bool:
