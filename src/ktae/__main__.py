@@ -2,7 +2,10 @@
 
 import argparse
 import logging
+import os
 import sys
+
+from ktae.report.arguments import add_arguments
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +18,13 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     chosen.operands += further  # argparse leaves those that come after an option
-    return chosen.run(chosen)
+    try:
+        return chosen.run(chosen)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # as in `ktae report ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed at exit
+        return 141
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -42,15 +51,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
+    add_arguments(parser)
+    parser.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
     try:
-        from ktae.report.command import add_arguments, run
+        from ktae.report.command import run
     except ImportError as error:
-        message = f"ktae report: {error}. It needs the extra: pip install 'ktae[report]'"
-        parser.add_argument("operands", nargs=argparse.REMAINDER)
-        parser.set_defaults(run=lambda _: print(message, file=sys.stderr) or 1)
-    else:
-        add_arguments(parser)
-        parser.set_defaults(run=run)
+        print(f"ktae report: {error}. It needs the extra: pip install 'ktae[report]'", file=sys.stderr)
+        return 1
+    return run(arguments)
 
 
 if __name__ == "__main__":

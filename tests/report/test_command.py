@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from batches import advantages
 from protos import compute, data_proto
 
+from ktae import KTAEConfig
 from ktae.__main__ import main
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data" / "amc23.npz"
@@ -60,11 +62,6 @@ def test_html(tmp_path, capsys, options, prompts):
     assert page.read_text().count('class="group"') == prompts
 
 
-def test_a_page_that_cannot_be_written(tmp_path, capsys):
-    assert main(["report", str(DATA), "--html", str(tmp_path / "nowhere" / "report.html")]) == 1
-    assert "--html" in capsys.readouterr().err
-
-
 def test_files_may_come_after_options(dump, tmp_path, capsys):
     copy = tmp_path / "4.jsonl"
     copy.write_text(dump.read_text())
@@ -81,6 +78,73 @@ def test_a_side_dump_of_training(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--json", "-"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["groups"], summary["rollouts"], summary["tokens"]) == (2, 12, "token ids")
+
+
+RUN = {"scale": 0.2, "term_frequency_weight": 0.001}
+
+
+def report(capsys, *arguments):
+    """Exit status 0, and the summary."""
+    assert main(["report", *map(str, arguments), "--json", "-"]) == 0, capsys.readouterr().err
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_settings_of_the_run_are_used_unless_others_are_given(tmp_path, capsys):
+    data, batch = data_proto()
+    compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 9, **RUN})
+    key_part = advantages(**batch, config=KTAEConfig(**RUN)) - advantages(**batch, config=KTAEConfig(scale=0))
+    n_tokens = batch["response_mask"].sum()
+    observed = report(capsys, tmp_path)
+    assert observed["mean_abs_value"] == pytest.approx((key_part.abs().sum() / n_tokens).item())
+    key_part = advantages(**batch) - advantages(**batch, config=KTAEConfig(scale=0))
+    given = report(capsys, tmp_path, "--scale", "1", "--term-frequency-weight", "1")
+    assert given["mean_abs_value"] == pytest.approx((key_part.abs().sum() / n_tokens).item())
+    assert observed["saturated_token_share"] != given["saturated_token_share"]
+
+
+def test_runs_with_different_settings_are_not_mixed(tmp_path, capsys):
+    for name, settings in (("a", RUN), ("b", {})):
+        compute(data_proto()[0], ktae={"dump_dir": str(tmp_path / name), **settings})
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert "is from a run with the settings KTAEConfig(" in capsys.readouterr().err
+    report(capsys, tmp_path / "a", tmp_path / "b", "--scale", "1")
+
+
+@pytest.mark.usefixtures("dump")
+def test_a_file_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path, capsys):
+    (tmp_path / "4.jsonl").write_text("")
+    (tmp_path / "5.npz").write_text("no zip")
+    summary = report(capsys, tmp_path)
+    assert (summary["groups"], summary["skipped_lines"]) == (1, 3)
+    assert any("4.jsonl is empty" in example for example in summary["skipped_examples"])
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--html", "--training"])
+def test_an_output_that_cannot_be_written(dump, tmp_path, capsys, option):
+    assert main(["report", str(dump), option, str(tmp_path / "nowhere" / "out.svg")]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--top", "0"], ["--groups", "-1"], ["--html-groups", "0"], ["--correct-threshold", "nan"], ["--scale", "x"]],
+)
+def test_numbers_out_of_range(dump, capsys, arguments):
+    with pytest.raises(SystemExit):
+        main(["report", str(dump), *arguments])
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_two_outputs_on_one_stream(dump, capsys):
+    assert main(["report", str(dump), "--json", "-", "--csv", "-"]) == 1
+    assert "would mix" in capsys.readouterr().err
+
+
+def test_a_closed_pipe():
+    command = f"{sys.executable} -m ktae report {DATA} --csv - --groups 0 | head -1"
+    process = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert process.stdout.startswith("group,step,token")
+    assert "Error" not in process.stderr
 
 
 def test_training(tmp_path, capsys):
@@ -112,7 +176,11 @@ def test_a_rollout_does_not_steer_the_terminal(dump, capsys):
     [
         ("a.csv", "x", "an unknown format"),
         ("a.jsonl", "", "is empty"),
-        ("a.jsonl", '{"input": "", "output": "", "score": null}\n', "no group of rollouts in .*None is no number"),
+        (
+            "a.jsonl",
+            '{"input": "", "output": "", "score": null}\n',
+            "no group of rollouts in .*line 1: no acc or score",
+        ),
     ],
 )
 def test_errors(tmp_path, capsys, name, content, message):

@@ -1,10 +1,13 @@
 """`+algorithm.ktae.dump_dir`: what training used, on disk."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from protos import compute, data_proto
 
+from ktae import KTAEConfig
 from ktae.integrations.verl import side_dump
 
 
@@ -24,6 +27,22 @@ def test_the_ids_and_advantages_that_training_used(tmp_path):
     assert np.array_equal(dumped["response_mask"], batch["response_mask"][rows].bool())
     assert np.array_equal(dumped["advantages"], actual[rows].float())
     assert dumped["correct"].tolist() == (batch["token_level_rewards"][rows].sum(1) > 0).tolist()
+    assert KTAEConfig(**json.loads(str(dumped["config"]))) == KTAEConfig()
+
+
+def test_the_settings_and_the_step_it_is_from(tmp_path):
+    data, batch = data_proto()
+    one_sided = [row for row, uid in enumerate(batch["index"]) if uid == "prompt-2"]
+    data.batch["token_level_scores"][one_sided] = 0
+    settings = {"scale": 0.5, "ignore_token_ids": [3, 4]}
+    compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 1, **settings})
+    with np.load(tmp_path / "step_000001.npz") as file:
+        assert KTAEConfig(**json.loads(str(file["config"]))) == KTAEConfig(scale=0.5, ignore_token_ids=(3, 4))
+        outcomes = {}
+        for uid, score in zip(batch["index"], data.batch["token_level_scores"].sum(1).tolist(), strict=True):
+            outcomes.setdefault(uid, set()).add(score > 0)
+        mixed = [len(labels) == 2 for labels in outcomes.values()]
+        assert file["mixed_group_share"] == sum(mixed) / len(mixed)
 
 
 def test_every_few_steps_and_on_after_a_restart(tmp_path, monkeypatch):
@@ -51,3 +70,14 @@ def test_a_full_disk_does_not_stop_the_training(tmp_path, caplog):
     expected = compute(data_proto()[0]).batch["advantages"]
     assert torch.equal(compute(data, ktae={"dump_dir": str(tmp_path / "file")}).batch["advantages"], expected)
     assert "training goes on without it" in caplog.text
+
+
+def test_a_disk_that_fills_up_leaves_no_fragment(tmp_path, monkeypatch, caplog):
+    def full(file, **_):
+        file.write(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full)
+    compute(data_proto()[0], ktae={"dump_dir": str(tmp_path)})
+    assert "training goes on without it" in caplog.text
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import torch
 import trl
 from packaging.version import Version
 from torch import Tensor
-from trl import GRPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from ktae.config import KTAEConfig
 from ktae.estimator import estimate
@@ -36,7 +36,7 @@ class KTAEMixin:
     """
 
     def __init__(
-        self, *args: Any, ktae_config: KTAEConfig | None = None, correct_key: str | None = None, **kwargs: Any
+        self: Any, *args: Any, ktae_config: KTAEConfig | None = None, correct_key: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.ktae_config = check_config(ktae_config)
@@ -44,12 +44,13 @@ class KTAEMixin:
         _check_trainer(self)
         self.correct_column = _correct_column(self.reward_func_names, correct_key)
 
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args, **kwargs)  # [rows of all processes, reward functions]
-        return self._rewards
+    def _calculate_rewards(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        rewards = super()._calculate_rewards(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        self._rewards = rewards  # [rows of all processes, reward functions]
+        return rewards
 
-    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        batch = super()._generate_and_score_completions(inputs)
+    def _generate_and_score_completions(self: Any, inputs: Any) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)  # pyright: ignore[reportAttributeAccessIssue]
         if batch["advantages"].ndim != 1:
             raise ValueError(
                 f"{type(self).__name__} has advantages of shape {list(batch['advantages'].shape)} before KTAE adds to "
@@ -58,7 +59,7 @@ class KTAEMixin:
         batch["advantages"] = batch["advantages"].unsqueeze(1) + self._key_token_values(batch)
         return batch
 
-    def _key_token_values(self, batch: dict[str, Any]) -> Tensor:
+    def _key_token_values(self: Any, batch: dict[str, Any]) -> Tensor:
         """Key-token values of this process's completions [B, T]; their groups may be on several processes."""
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         if "tool_mask" in batch:
@@ -84,7 +85,7 @@ class KTAEMixin:
         first = self.accelerator.process_index * len(ids)
         return result.advantages[first : first + len(ids), : ids.shape[1]]
 
-    def _gather(self, matrix: Tensor) -> Tensor:
+    def _gather(self: Any, matrix: Tensor) -> Tensor:
         """The rows of all processes, in their order, padded with 0 to one width."""
         return self.accelerator.gather(self.accelerator.pad_across_processes(matrix.contiguous(), dim=1))
 

@@ -20,6 +20,8 @@ class Analysis:
 
     group: Group
     tokens: Tokens
+    correct: np.ndarray  # of each rollout
+    mixed: bool  # whether there are both outcomes among the rollouts that have tokens
     table: KeyTokenTable
     occurrences: np.ndarray  # of each row of the table, in all rollouts
     shuffles: list[np.ndarray]  # permuted outcomes
@@ -34,21 +36,13 @@ class Analysis:
             i: text for ids, texts in reversed(list(pairs)) for i, text in reversed(list(zip(ids, texts, strict=True)))
         }
 
-    @property
-    def correct(self) -> np.ndarray:
-        return np.array([rollout.correct for rollout in self.group.rollouts])
-
-    @property
-    def mixed(self) -> bool:
-        return 0 < self.correct.sum() < len(self.correct)
-
 
 def analyse(group: Group, tokenizer: Any, config: KTAEConfig, generator: np.random.Generator) -> Analysis:
     """Statistics of the group, and of PERMUTATIONS shuffles of its outcomes."""
     tokens = tokens_of(group, tokenizer)
     correct = np.array([rollout.correct for rollout in group.rollouts])
-    one_sided = correct.all() or not correct.any()
-    shuffles = [] if one_sided else [generator.permutation(correct) for _ in range(PERMUTATIONS)]
+    outcomes = {bool(outcome) for outcome, ids in zip(correct, tokens.ids, strict=True) if len(ids)}
+    shuffles = [generator.permutation(correct) for _ in range(PERMUTATIONS)] if len(outcomes) == 2 else []
 
     size, width = len(correct), max(map(len, tokens.ids), default=0)
     responses = torch.zeros(size, width, dtype=torch.long)
@@ -60,7 +54,8 @@ def analyse(group: Group, tokenizer: Any, config: KTAEConfig, generator: np.rand
     table = key_token_table(rewards, mask, responses, [0] * size, is_correct=correct, config=config)
     _, occurrences = np.unique(responses[mask].numpy(), return_counts=True)  # in the order of the table
     chance = _values_of(shuffles, responses, mask, config)
-    return Analysis(group, tokens, table, occurrences, shuffles, chance, np.tile(occurrences, len(shuffles)))
+    chance_occurrences = np.tile(occurrences, len(shuffles))
+    return Analysis(group, tokens, correct, bool(shuffles), table, occurrences, shuffles, chance, chance_occurrences)
 
 
 def _values_of(

@@ -3,7 +3,7 @@
 import json
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ktae.report.rollouts import FormatError, Group, Labels, Progress, Rollout, 
 OUTCOMES = ("correct", "is_correct", "acc", "rewards", "score")
 OF_ROWS = ("uid", "responses", "response_mask", "rollout_index", "advantages", *OUTCOMES)
 
-Columns = Mapping[str, Sequence[Any]]  # numpy arrays, or lists of lists
+Columns = Mapping[str, Any]  # numpy arrays, or lists of lists
 
 
 def read(path: Path, labels: Labels, skipped: Skipped, progress: Progress) -> Iterator[Group]:  # noqa: ARG001
@@ -31,7 +31,7 @@ def read(path: Path, labels: Labels, skipped: Skipped, progress: Progress) -> It
             mixed_group_share = None if share is None else float(np.asarray(share))
             yield Group(text(str(uid)), prompts.get(uid, ""), step_of(path), rollouts, texts, config, mixed_group_share)
     except KeyError as error:
-        raise FormatError(f"{path} has no column {error}. It has {sorted(columns)}.") from error
+        raise FormatError(f"{path} has no column {error.args[0]}. It has {sorted(columns)}.") from error
     except ValueError as error:
         raise FormatError(f"{path}: {error}") from error
 
@@ -82,11 +82,7 @@ def _labels(columns: Columns, name: str) -> list[Any]:
 
 def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
     """The tokens of the rows, one row after the other; the last one's outcome."""
-    last = {name: columns[name][rows[-1]] for name in {*OUTCOMES, labels.key} & columns.keys()}
-    outcome = labels.of(last, *OUTCOMES)
-    if np.ndim(outcome) != 0:
-        raise ValueError(f"the outcome of row {rows[-1]} is {outcome!r:.100}: one number a row")
-    correct = labels.is_correct(outcome)
+    correct = _is_correct(columns, rows[-1], labels)
     responses = [columns["responses"][row] for row in rows]
     if all(isinstance(response, str) for response in responses):
         return Rollout(correct, text="\n".join(map(text, responses)))
@@ -97,6 +93,20 @@ def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
         if "advantages" in columns:
             advantages += _of_row(columns, "advantages", row, "f")[kept].tolist()
     return Rollout(correct, token_ids=ids, advantages=advantages if "advantages" in columns else None)
+
+
+def _is_correct(columns: Columns, row: int, labels: Labels) -> bool:
+    names = OUTCOMES if labels.key is None else (labels.key,)
+    name = next((name for name in names if name in columns), None)
+    if name is None:
+        raise KeyError(" or ".join(names))
+    outcome = columns[name][row]
+    try:
+        if np.ndim(outcome) != 0:
+            raise ValueError("one number a row")
+        return labels.is_correct(outcome)
+    except ValueError as error:
+        raise ValueError(f"{name} of row {row} is {outcome!r:.100}: {error}") from error
 
 
 def _mask(columns: Columns, row: int) -> np.ndarray:

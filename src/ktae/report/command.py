@@ -6,8 +6,9 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from rich.console import Console
@@ -16,26 +17,13 @@ from rich.progress import Progress
 from ktae import KTAEConfig
 from ktae.report.analysis import Analysis, analyse
 from ktae.report.page import write_page
-from ktae.report.rollouts import FormatError, Labels, Skipped, files, read
+from ktae.report.rollouts import FormatError, Group, Labels, Skipped, files, read
 from ktae.report.summary import Summary
 from ktae.report.terminal import print_group, print_summary, write_csv, write_json
 from ktae.report.tokens import load_tokenizer, unit
 from ktae.report.training import plot_training
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("operands", nargs="+", metavar="PATH", help="a file, or a directory of steps")
-    parser.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json, or its directory; without it, words")
-    parser.add_argument("--correct-key", default="acc", help="key of a line that says whether it is correct (acc)")
-    parser.add_argument("--correct-threshold", type=float, default=0.0, help="correct is greater than this (0)")
-    parser.add_argument("--preset", default="published", choices=("published", "paper"))
-    parser.add_argument("--top", type=int, default=5, help="key tokens shown of each kind (5)")
-    parser.add_argument("--groups", type=int, default=3, help="groups shown one by one in the terminal (3)")
-    parser.add_argument("--json", metavar="FILE", help="write the summary there; - is the standard output")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page of the rollouts there")
-    parser.add_argument("--html-groups", type=int, default=200, help="groups on the page at most, the first ones (200)")
-    parser.add_argument("--training", type=Path, metavar="FILE", help="plot the steps there: .png or .svg")
-    parser.add_argument("--csv", metavar="FILE", help="write every key token of every group there; - as above")
+SETTINGS = ("preset", "fisher_weight", "information_gain_weight", "term_frequency_weight", "scale")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,27 +39,30 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace, console: Console) -> None:
-    config = KTAEConfig(preset=arguments.preset)
-    assert config.scale is not None
-    scale = config.scale
-    summary, skipped, units, steps = Summary(scale), Skipped(), set[str](), dict[int, Summary]()
+    if arguments.json == arguments.csv == "-":
+        raise FormatError("--json - and --csv - would mix: write one of them to a file.")
     with ExitStack() as stack:
-        table = None if arguments.csv is None else _open(arguments.csv, stack)
+        table, record = (_open(name, stack) for name in (arguments.csv, arguments.json))
+        skipped, units, steps = Skipped(), set[str](), dict[int, Summary]()
+        groups = _groups(arguments, skipped, stack)
+        first = next(groups, None)
+        if first is None:
+            reasons = "; ".join(skipped.examples)
+            raise FormatError(f"no group of rollouts in {', '.join(arguments.operands)}. {reasons}")
+        config = _config(arguments, first)
+        summary = _new_summary(config)
 
         def observed() -> Iterator[Analysis]:
             """The analyses, each noted for everything but the page."""
-            for analysis in _analyses(arguments, config, skipped, units):
+            for analysis in _analyses(itertools.chain([first], groups), arguments, config, units):
                 summary.add(analysis)
                 if arguments.training is not None:
-                    _add_to_step(steps, analysis, scale)
+                    _add_to_step(steps, analysis, config)
                 if table is not None:
                     write_csv(table, analysis, header=summary.groups == 1)
                 if analysis.mixed and summary.mixed <= arguments.groups:
                     print_group(console, analysis, arguments.top)
                 yield analysis
-            if summary.groups == 0:
-                reasons = "; ".join(skipped.examples)
-                raise FormatError(f"no group of rollouts in {', '.join(arguments.operands)}. {reasons}")
 
         analyses = observed()
         if arguments.html is not None:
@@ -83,43 +74,75 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
         print_summary(console, summary, arguments.top, what, skipped)
         if arguments.html is not None:
             console.print(f"wrote {arguments.html}", soft_wrap=True, highlight=False)
-        if arguments.json is not None:
-            write_json(_open(arguments.json, stack), summary, skipped, what, arguments.top)
+        if record is not None:
+            write_json(record, summary, skipped, what, arguments.top)
+
+
+def _groups(arguments: argparse.Namespace, skipped: Skipped, stack: ExitStack) -> Iterator[Group]:
+    """The groups of all files, with a progress bar. Of several files, one that cannot be read is skipped."""
+    labels = Labels(arguments.correct_key, arguments.correct_threshold)
+    paths = [file for path in arguments.operands for file in files(Path(path))]
+    bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+    for path in paths:
+        task = bar.add_task(path.name, total=1.0)
+        try:
+            yield from read(path, labels, skipped, lambda share, task=task: bar.update(task, completed=share))
+        except FormatError as error:
+            if len(paths) == 1:
+                raise
+            skipped.add(str(error))
+        bar.remove_task(task)
+
+
+def _config(arguments: argparse.Namespace, group: Group) -> KTAEConfig:
+    """The settings that were given, else those of the run that the group is from, else the defaults."""
+    given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
+    try:
+        return KTAEConfig(**given) if given else group.config or KTAEConfig()
+    except ValueError as error:
+        raise FormatError(str(error)) from error
+
+
+def _analyses(
+    groups: Iterator[Group], arguments: argparse.Namespace, config: KTAEConfig, units: set[str]
+) -> Iterator[Analysis]:
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    generator = np.random.default_rng(0)  # the same report from the same rollouts
+    given = any(getattr(arguments, name) is not None for name in SETTINGS)
+    for group in groups:
+        if given:  # they are not those that training used
+            rollouts = [replace(rollout, advantages=None) for rollout in group.rollouts]
+            group = replace(group, rollouts=rollouts)
+        elif group.config not in (config, None):
+            raise FormatError(
+                f"group {group.label} is from a run with the settings {group.config}, others are not: report the runs "
+                "one by one, or give settings for all."
+            )
+        units.add(unit(group, tokenizer))
+        yield analyse(group, tokenizer, config, generator)
 
 
 def _write_page(analyses: Iterator[Analysis], path: Path, config: KTAEConfig, units: set[str]) -> None:
     first = next(analyses)  # after it, what the tokens are is known
     try:
         write_page(itertools.chain([first], analyses), path, config, ", ".join(sorted(units)))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"--html {path}: {error}") from error
 
 
-def _analyses(
-    arguments: argparse.Namespace, config: KTAEConfig, skipped: Skipped, units: set[str]
-) -> Iterator[Analysis]:
-    """The groups of all files, with a progress bar over their bytes."""
-    tokenizer = load_tokenizer(arguments.tokenizer)
-    labels = Labels(arguments.correct_key, arguments.correct_threshold)
-    generator = np.random.default_rng(0)  # the same report from the same rollouts
-    paths = [file for path in arguments.operands for file in files(Path(path))]
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for path in paths:
-            task = progress.add_task(path.name, total=path.stat().st_size)
-            for group in read(path, labels, skipped, lambda n, task=task: progress.update(task, completed=n)):
-                units.add(unit(group, tokenizer))
-                yield analyse(group, tokenizer, config, generator)
-            progress.remove_task(task)
+def _new_summary(config: KTAEConfig) -> Summary:
+    assert config.scale is not None  # resolved by KTAEConfig
+    return Summary(config.scale)
 
 
-def _add_to_step(steps: dict[int, Summary], analysis: Analysis, scale: float) -> None:
+def _add_to_step(steps: dict[int, Summary], analysis: Analysis, config: KTAEConfig) -> None:
     step = analysis.group.step
     if step is None:
         return
     if step not in steps:
         for finished in steps.values():
             finished.forget_all_but_the_leading_tokens()
-        steps[step] = Summary(scale)
+        steps[step] = _new_summary(config)
     steps[step].add(analysis)
 
 
@@ -132,5 +155,11 @@ def _plot(steps: dict[int, Summary], path: Path) -> None:
         raise FormatError(f"--training {path}: {error}") from error
 
 
-def _open(name: str, stack: ExitStack) -> IO[str]:
-    return sys.stdout if name == "-" else stack.enter_context(Path(name).open("w", newline="", encoding="utf-8"))
+def _open(name: str | None, stack: ExitStack) -> IO[Any] | None:
+    if name is None or name == "-":
+        return None if name is None else sys.stdout
+    try:
+        file = Path(name).open("w", newline="", encoding="utf-8")  # noqa: SIM115  (the stack closes it)
+    except OSError as error:
+        raise FormatError(f"{name} cannot be written: {error}") from error
+    return stack.enter_context(file)

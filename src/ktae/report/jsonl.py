@@ -59,12 +59,13 @@ def _open(path: Path, skipped: Skipped) -> IO[bytes]:
     """The file, from its beginning; a compressed one is unpacked first, since the groups are looked up in it."""
     if not path.name.endswith(".gz"):
         return path.open("rb")
-    unpacked: IO[bytes] = tempfile.TemporaryFile()
+    unpacked: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by the caller)
     try:
         with gzip.open(path, "rb") as packed:
             shutil.copyfileobj(packed, unpacked)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         if unpacked.tell() == 0:
+            unpacked.close()
             raise FormatError(f"{path} is no gzip file: {error}") from error
         skipped.add(f"{path}, the end: {error}")
     return unpacked
@@ -124,11 +125,10 @@ def _dump(file: IO[bytes], path: Path, labels: Labels, skipped: Skipped, progres
             if not isinstance(line.record["output"], str):
                 raise ValueError("output is not a text")
             labels.is_correct(labels.of(line.record, "acc", "score"))
-            step = _step(line.record, path)
+            step, key = _step(line.record, path), _key(line)
         except (KeyError, ValueError) as error:
             skipped.add(f"{path}, line {line.number}: {_reason(error)}")
             continue
-        key = _key(line)
         if key is not None:
             prompt, session, output = key
             places.setdefault((step, *prompt), []).append(Place(session, output, line.number, line.offset))
@@ -174,4 +174,4 @@ def _step(record: dict[str, Any], path: Path) -> int | None:
 
 
 def _reason(error: Exception) -> str:
-    return f"no {error}" if isinstance(error, KeyError) else str(error)
+    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
