@@ -4,8 +4,10 @@ BIN = .venv/bin
 CHECK_PYTHON = $(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11)' || \
 	{ echo 'The pinned versions are for Python 3.11: make PYTHON=/path/to/python3.11'; exit 1; }
 
-# What the supported versions of veRL have in common, in environments of their own. 0.9.1 has more: `make test`.
+# The supported versions of veRL, and what is tested with all of them in environments of their own. 0.9.1 has more: `make
+# test`. That has the newest TRL too.
 VERSIONS = $(shell $(PYTHON) rig/supported.py)
+OLDEST_TRL = 0.26.2
 COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py plugin.py versions.py options.py dataproto.py \
 	base.py labels.py side_dump.py)
 
@@ -25,14 +27,17 @@ test: .venv/installed
 test-learning: .venv/installed
 	$(BIN)/pytest -m learning tests/verl_plugin/test_learning.py
 
-test-matrix: $(addprefix test-verl-, $(VERSIONS))
+test-matrix: $(addprefix test-verl-, $(VERSIONS)) test-trl-$(OLDEST_TRL)
 
-test-oldest: test-verl-$(firstword $(VERSIONS))
+test-oldest: test-verl-$(firstword $(VERSIONS)) test-trl-$(OLDEST_TRL)
 
 test-verl-0.8.0: COMMON_TESTS += tests/verl_plugin/test_main_ppo_sync.py
 
-test-verl-%: .matrix/%/ktae
-	.matrix/$*/bin/pytest $(COMMON_TESTS)
+test-verl-%: .matrix/verl-%/ktae
+	.matrix/verl-$*/bin/pytest $(COMMON_TESTS)
+
+test-trl-%: .matrix/trl-%/ktae
+	.matrix/trl-$*/bin/pytest tests/trl_plugin
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -43,12 +48,12 @@ lint: .venv/installed
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,report,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verl,trl,report,dev]'
 	touch $@
 
 # An environment is kept while its pins are the same.
 .PRECIOUS: .matrix/%/installed .matrix/%/ktae
-.matrix/%/installed: constraints/verl-%.txt
+.matrix/%/installed: constraints/%.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv --clear .matrix/$*
 	.matrix/$*/bin/python -m pip install --quiet --constraint $< torch

@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -356,6 +357,16 @@ def test_another_class_that_gives_credit_to_tokens_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"Both has advantages of shape .* before KTAE adds to them"):
         toy.make(Both, tmp_path).train()
+
+
+def test_the_example_learns():
+    example = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
+    process = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-3000:]
+    shares = [float(share) for share in re.findall(r"([\d.]+) correct", process.stdout)]
+    assert len(shares) == 6
+    assert shares[0] < 0.8
+    assert shares[-1] > 0.9
 
 
 def test_importing_one_integration_needs_no_other():
