@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from ktae import KTAEConfig, key_token_table
 from ktae.report import analysis
@@ -50,6 +52,60 @@ def test_text_with_a_tokenizer(tokenizer):
     assert tokens.texts == [["a", "b", "c", "a"]]
     assert unit(group(), tokenizer) == "text, tokenised again with the tokenizer"
     assert unit(group(), None) == "words"
+
+
+UNUSUAL = [
+    "a 👩 b",
+    "é ü ñ",
+    "日本語 text",
+    "  two   spaces\n\n\ttab ",
+    "👩‍🚀🏽",
+    "e\u0301 \ufffd",
+    "",
+    " ",
+    "the 👩the",
+]
+
+
+@pytest.mark.parametrize("text", [*UNUSUAL, "".join(UNUSUAL)])
+@pytest.mark.parametrize("trim", [True, False])
+def test_the_pieces_of_a_tokenizer_add_up_to_the_text(byte_level, text, trim):
+    byte_level.post_processor = processors.ByteLevel(trim_offsets=trim)
+    tokens = tokens_of(group([text], [True]), byte_level)
+    assert "".join(tokens.texts[0]) == text
+    assert len(tokens.texts[0]) == len(tokens.ids[0])
+    assert tokens.ids[0] == byte_level.encode(text).ids
+
+
+@given(st.text(st.sampled_from("ab é👩\u200d日\n\t.́"), max_size=30))
+def test_the_pieces_of_any_text_add_up_to_it(byte_level, text):
+    assert "".join(tokens_of(group([text], [True]), byte_level).texts[0]) == text
+
+
+def test_white_space_and_rests_that_a_tokenizer_drops_are_shown():
+    tokenizer = Tokenizer(models.WordLevel({"so": 0, "x": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = tokens_of(group([" so  x\n日本 "], [True]), tokenizer)
+    assert tokens.texts == [[" so", "  x", "\n日本 "]]
+    assert tokens.names == {0: "so", 1: "x", 2: "?"}
+
+
+def test_tokens_that_differ_in_white_space_or_are_parts_of_characters_have_their_own_names(byte_level):
+    tokens = tokens_of(group(["the the 👩"], [True]), byte_level)
+    assert {"the", " the"} <= set(tokens.names.values())
+    assert len(set(tokens.names.values())) == len(tokens.names) == len(set(tokens.ids[0]))
+    metaspace = Tokenizer(models.WordLevel({"▁so": 0, "so": 1, "?": 2}, unk_token="?"))
+    metaspace.decoder = decoders.Metaspace()
+    assert tokens_of(of_ids([0, 1], correct=[True]), metaspace).texts == [[" so", "so"]]
+
+
+def test_truncation_and_padding_of_the_file_are_not_used(tmp_path, byte_level):
+    limited = Tokenizer.from_str(byte_level.to_str())
+    limited.enable_truncation(3)
+    limited.enable_padding(length=8)
+    limited.save(str(tmp_path / "tokenizer.json"))
+    tokens = tokens_of(group(["so the answer", "x"], [True, False]), load_tokenizer(str(tmp_path)))
+    assert [len(ids) for ids in tokens.ids] == [len(byte_level.encode(text).ids) for text in ("so the answer", "x")]
 
 
 def test_ids_with_and_without_a_tokenizer(tokenizer):
@@ -111,6 +167,51 @@ def test_summary_by_hand():
     assert figures["abs_length_difference"] == 0.5
     positive, negative = summary.top(1)
     assert (positive, negative) == (["6"], ["8"])
+
+
+def test_mean_lengths_by_chance_keep_the_lengths_of_each_prompt():
+    summary = Summary(scale=1.0)
+    groups = [group(["a b c", "a b c", "a", "a"]), group(["a"] * 5, [True] * 5)]
+    for number in range(50):
+        summary.add(analyse(groups[number % 2], None, KTAEConfig(), np.random.default_rng(number)))
+    figures = summary.figures()
+    assert figures["mean_length_correct"] == (2 * 3 + 5) / 7
+    assert figures["mean_length_correct_by_chance"] == pytest.approx((2 * 2 + 5) / 7, abs=0.05)
+    assert (figures["mean_length_incorrect"], figures["mean_length_incorrect_by_chance"]) == (
+        1,
+        pytest.approx(2, abs=0.1),
+    )
+
+
+def test_a_token_over_groups_has_the_table_of_the_group_where_it_is_strongest():
+    summary = Summary(scale=1.0)
+    groups = [
+        Group("weak", "", 1, group(["so x", "x", "x", "x"]).rollouts),
+        Group("strong", "", 2, group(["so", "so", "x", "x"]).rollouts),
+        Group("against", "", 3, group(["x", "x", "so x", "x"]).rollouts),
+    ]
+    analyses = [analyse(g, None, KTAEConfig(), np.random.default_rng(0)) for g in groups]
+    for result in analyses:
+        summary.add(result)
+    values = [
+        float(result.table.key_token_value[list(result.tokens.names.values()).index("so")]) for result in analyses
+    ]
+    token = summary.token["so"]
+    assert (token.groups, token.value) == (3, pytest.approx(sum(values)))
+    assert summary.top(1)[0] == ["so"]
+    record = token.strongest.record()
+    assert (record["group"], record["step"]) == ("strong", 2)
+    assert [record[name] for name in "abcd"] == [2, 0, 0, 2]
+    assert record["p_value"] == pytest.approx(1 / 3)
+    assert record["key_token_value"] == values[1]
+
+
+def test_tokens_with_and_without_a_space_are_kept_apart_in_the_summary(byte_level):
+    summary = Summary(scale=1.0)
+    texts = ["the sum", "the sum", "sum the", "sum the"]
+    summary.add(analyse(group(texts), byte_level, KTAEConfig(), np.random.default_rng(0)))
+    assert "the" in summary.top(9)[0]
+    assert " the" in summary.top(9)[1]
 
 
 def test_chance_is_below_what_is_there_and_near_it_where_nothing_is():

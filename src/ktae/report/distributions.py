@@ -13,13 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ktae.report.analysis import Analysis
+from ktae.report.display import NEGATIVE, NEUTRAL, POSITIVE
 from ktae.report.summary import BINS, Summary
 
-# Seen on black and on white, and told apart by the colour-blind.
-POSITIVE, NEGATIVE, NEUTRAL, INK = "#2f7fc1", "#d97706", "#909090", "#010101"
+INK = "#010101"  # becomes the colour of the page's text
 LENGTH_BINS = 30
-VOLCANO_BINS = (60, 45)
-SMALLEST_P = 1e-12  # the volcano's top; 40 rollouts, half of them correct, reach it
+SIGNIFICANT = 0.05
+VOLCANO_BINS = (61, 45)  # 0 is in the middle of a bin, and no bin has p on both sides of SIGNIFICANT
+SMALLEST_P = SIGNIFICANT**9  # the volcano's top; 40 rollouts, half of them correct, reach it
+VOLCANO_RANGE = ((-np.pi / 2, np.pi / 2), (0.0, -np.log10(SMALLEST_P)))
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Distributions:
     """A summary, and the histograms of lengths and associations: their size does not grow with the groups."""
 
     summary: Summary
+    p_name: str
     lengths: dict[bool, Counter] = field(default_factory=lambda: {True: Counter(), False: Counter()})
     volcano: np.ndarray = field(default_factory=lambda: np.zeros(VOLCANO_BINS))
 
@@ -37,7 +40,7 @@ class Distributions:
         if analysis.mixed:
             log_p = -np.log10(analysis.table.p_value.numpy().clip(SMALLEST_P, 1))
             h = analysis.table.effect_size.numpy()
-            self.volcano += np.histogram2d(h, log_p, VOLCANO_BINS, _VOLCANO_RANGE)[0]
+            self.volcano += np.histogram2d(h, log_p, VOLCANO_BINS, VOLCANO_RANGE)[0]
 
     def figures(self) -> dict[str, Markup]:
         """SVG of each figure, without axes' titles that its caption gives."""
@@ -74,18 +77,17 @@ class Distributions:
         axes.legend()
 
     def _draw_volcano(self, axes: Axes) -> None:
-        x, y = (np.linspace(*r, n + 1) for r, n in zip(_VOLCANO_RANGE, VOLCANO_BINS, strict=True))
+        edges = (np.linspace(*r, n + 1) for r, n in zip(VOLCANO_RANGE, VOLCANO_BINS, strict=True))
+        x, y = ((edge[:-1] + edge[1:]) / 2 for edge in edges)
         column, row = self.volcano.nonzero()
-        centre = (x[:-1] + x[1:]) / 2
-        colours = [NEGATIVE if h < 0 else POSITIVE for h in centre[column]]
+        middle = VOLCANO_BINS[0] // 2
+        colours = [NEGATIVE if i < middle else POSITIVE if i > middle else NEUTRAL for i in column]
         size = 8 + 16 * np.log10(self.volcano[column, row])
-        axes.scatter(centre[column], y[row], s=size, c=colours, alpha=0.75, linewidths=0)
-        axes.axhline(-np.log10(0.05), color=NEUTRAL, linestyle=":", label="p = 0.05")
-        axes.set(xlabel="effect size h", ylabel="$-\\log_{10}$ p", ylim=(-0.1, None))
-        axes.legend()
-
-
-_VOLCANO_RANGE = ((-np.pi, np.pi), (0.0, -np.log10(SMALLEST_P)))
+        axes.scatter(x[column], y[row], s=size, c=colours, alpha=0.75, linewidths=0)
+        if self.p_name == "Fisher p":  # the probability of a table alone has no such level
+            axes.axhline(-np.log10(SIGNIFICANT), color=NEUTRAL, linestyle=":", label=f"p = {SIGNIFICANT}")
+            axes.legend()
+        axes.set(xlabel="effect size h", ylabel=f"$-\\log_{{10}}$ {self.p_name}", ylim=(0, None))
 
 
 def _svg(draw: Callable[[Axes], None], name: str) -> Markup:

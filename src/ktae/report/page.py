@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import tempfile
-import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,25 +18,15 @@ from markupsafe import Markup
 from ktae import KTAEConfig
 from ktae.groups import group_relative_advantage
 from ktae.report.analysis import Analysis
+from ktae.report.display import P_NAMES, STATISTICS, visible
 from ktae.report.distributions import Distributions
 from ktae.report.summary import Summary
 
 SOURCES = Path(__file__).parent / "page"
-STATISTICS = {
-    "a": "a",
-    "b": "b",
-    "c": "c",
-    "d": "d",
-    "p": "p_value",
-    "F": "fisher_score",
-    "IG": "information_gain",
-    "h": "effect_size",
-    "D": "direction",
-    "V": "key_token_value",
-}
+SCRIPTS = ("filters.js", "page.js")
 
 
-def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, unit: str) -> None:
+def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, unit: str, *, note: str = "") -> None:
     """Write the report. One group at a time is in memory; `path` appears when all of it is written.
 
     Args:
@@ -45,9 +34,10 @@ def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, uni
         path: the HTML file.
         config: the settings that the analyses were made with.
         unit: what the tokens are, such as "words".
+        note: shown in the header, such as how many lines were skipped.
     """
     assert config.scale is not None  # resolved by KTAEConfig
-    distributions = Distributions(Summary(config.scale))
+    distributions = Distributions(Summary(config.scale), P_NAMES[config.preset])
     # The figures stand above the groups and are known after them: the groups wait in a file.
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=path.parent) as waiting:
         for analysis in analyses:
@@ -55,11 +45,12 @@ def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, uni
             group = {"header": header(analysis), "data": htmlsafe_json_dumps(content(analysis, config), _compact)}
             waiting.write(json.dumps(group) + "\n")
         waiting.seek(0)
-        _write(_groups(waiting), distributions, path, config, unit)
+        shown = {"config": config, "unit": unit, "note": visible(note)}
+        _write(_groups(waiting), distributions, path, shown)
 
 
-def _write(groups: Iterator[dict], distributions: Distributions, path: Path, config: KTAEConfig, unit: str) -> None:
-    script = (SOURCES / "page.js").read_text(encoding="utf-8")
+def _write(groups: Iterator[dict], distributions: Distributions, path: Path, shown: dict[str, Any]) -> None:
+    script = "\n".join((SOURCES / name).read_text(encoding="utf-8") for name in SCRIPTS)
     template = Environment(loader=FileSystemLoader(SOURCES), autoescape=True, trim_blocks=True).get_template(
         "page.html"
     )
@@ -67,8 +58,8 @@ def _write(groups: Iterator[dict], distributions: Distributions, path: Path, con
         groups=groups,
         total=distributions.summary,
         figures=distributions.figures(),
-        config=config,
-        unit=unit,
+        p_name=distributions.p_name,
+        **shown,
         style=Markup((SOURCES / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -90,15 +81,18 @@ def _groups(waiting: IO[str]) -> Iterator[dict]:
 
 def header(analysis: Analysis) -> dict[str, Any]:
     """What is shown of a group before it is opened."""
-    rollouts = analysis.group.rollouts
+    group, table = analysis.group, analysis.table
+    values = table.key_token_value.abs()
     return {
-        "label": visible(analysis.group.label),
-        "prompt": visible(analysis.group.prompt),
-        "step": analysis.group.step,
-        "size": len(rollouts),
-        "correct": sum(rollout.correct for rollout in rollouts),
+        "label": visible(group.label),
+        "prompt": visible(group.prompt, "↵\n"),
+        "step": None if group.step is None else visible(str(group.step)),
+        "correct": int(analysis.correct.sum()),
+        "incorrect": int((~analysis.correct).sum()),
         "tokens": int(analysis.occurrences.sum()),
-        "largest": float(analysis.table.key_token_value.abs().max()) if len(analysis.occurrences) else 0.0,
+        # |V| of the tokens that rollouts of this outcome have
+        "largest_correct": float((values * (table.a > 0)).amax()) if len(values) else 0.0,
+        "largest_incorrect": float((values * (table.b > 0)).amax()) if len(values) else 0.0,
     }
 
 
@@ -111,13 +105,14 @@ def content(analysis: Analysis, config: KTAEConfig) -> dict[str, Any]:
     token_id = analysis.table.token_id.numpy()  # ascending
     advantages = rollout_advantages([rollout.correct for rollout in analysis.group.rollouts], config)
     rollouts = []
-    for rollout, ids, texts, advantage in zip(analysis.group.rollouts, *analysis.tokens, advantages, strict=True):
+    members = zip(analysis.group.rollouts, analysis.tokens.ids, analysis.tokens.texts, advantages, strict=True)
+    for rollout, ids, texts, advantage in members:
         rows = np.searchsorted(token_id, np.asarray(ids, dtype=np.int64)).tolist()
         tokens = [kinds.setdefault(kind, len(kinds)) for kind in zip(texts, rows, strict=True)]
         rollouts.append({"correct": rollout.correct, "advantage": _rounded(advantage), "tokens": tokens})
     statistics = {name: _column(getattr(analysis.table, field)) for name, field in STATISTICS.items()}
     return {
-        "texts": [visible(text) for text, _ in kinds],
+        "texts": [visible(text, "↵\n") for text, _ in kinds],
         "rows": [row for _, row in kinds],
         "table": statistics | {"n": analysis.occurrences.tolist()},
         "rollouts": rollouts,
@@ -129,29 +124,6 @@ def rollout_advantages(correct: list[bool], config: KTAEConfig) -> list[float]:
     group = torch.zeros(len(correct), dtype=torch.long)
     scores = torch.tensor(correct, dtype=torch.float64)
     return group_relative_advantage(scores, group, config.norm_adv_by_std, config.epsilon).tolist()
-
-
-def visible(text: str) -> str:
-    """Text in which control characters and other invisible ones, which may reorder the rest, are seen.
-
-    Example:
-        >>> visible("a\\x1b[0m\\u202eb")
-        'a␛[0m⟨U+202E⟩b'
-    """
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if character == "\n":
-        return "↵\n"
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
-    joiner = character in "\u200c\u200d"  # part of the spelling of words and emoji
-    hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return f"⟨U+{code:04X}⟩" if hidden and not joiner else character
 
 
 def _column(values: torch.Tensor) -> list[float]:

@@ -2,15 +2,60 @@
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ktae.estimator import SATURATED
 from ktae.report.analysis import Analysis
+from ktae.report.display import STATISTICS
+from ktae.report.rollouts import Group
 
 BINS = 41  # odd: 0 is in the middle of a bin
 KEPT_TOKENS = 200
+
+
+class Strongest(NamedTuple):
+    """A token in the group where it speaks most for an outcome."""
+
+    evidence: float
+    group: str
+    step: Any
+    statistics: np.ndarray  # in the order of STATISTICS
+
+    def record(self) -> dict[str, Any]:
+        numbers = dict(zip(STATISTICS.values(), self.statistics.tolist(), strict=True))
+        counts = {name: int(numbers[name]) for name in "abcd"}
+        return {"group": self.group, "step": self.step, **numbers, **counts}
+
+
+@dataclass(slots=True)
+class TokenSummary:
+    """A token over the groups with both outcomes that have it."""
+
+    groups: int = 0
+    value: float = 0.0  # V, summed
+    evidence: float = 0.0  # V x information gain, summed
+    for_correct: Strongest | None = None
+    for_incorrect: Strongest | None = None
+
+    @property
+    def strongest(self) -> Strongest | None:
+        """The group that speaks most for what the token speaks for in all."""
+        return self.for_correct if self.evidence > 0 else self.for_incorrect
+
+    def add(self, group: Group, value: float, evidence: float, statistics: np.ndarray) -> None:
+        self.groups += 1
+        self.value += value
+        self.evidence += evidence
+        best = self.for_correct if evidence > 0 else self.for_incorrect
+        if abs(evidence) <= (abs(best.evidence) if best else 0.0):
+            return
+        strongest = Strongest(evidence, group.label, group.step, statistics.copy())  # a view would keep its table
+        if evidence > 0:
+            self.for_correct = strongest
+        else:
+            self.for_incorrect = strongest
 
 
 @dataclass
@@ -23,6 +68,7 @@ class Summary:
     sizes: Counter = field(default_factory=Counter)
     rollouts: Counter = field(default_factory=Counter)  # of each outcome
     length: Counter = field(default_factory=Counter)  # of all of these together
+    chance_length: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})  # with permuted outcomes
     tokens: int = 0  # of groups with both outcomes, as the figures below
     magnitude: float = 0.0
     saturated: int = 0
@@ -31,10 +77,9 @@ class Summary:
     chance_saturated: int = 0
     length_difference: list[float] = field(default_factory=list)  # correct minus incorrect, a group each
     chance_length_difference: list[float] = field(default_factory=list)
-    evidence: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # V x information gain, summed
     histogram: np.ndarray = field(default_factory=lambda: np.zeros(BINS))  # of V over the tokens, -scale to scale
     chance_histogram: np.ndarray = field(default_factory=lambda: np.zeros(BINS))
-    groups_of_token: Counter = field(default_factory=Counter)
+    token: dict[str, TokenSummary] = field(default_factory=lambda: defaultdict(TokenSummary))
 
     def add(self, analysis: Analysis) -> None:
         """Add a group."""
@@ -45,6 +90,8 @@ class Summary:
         for outcome in (True, False):
             self.rollouts[outcome] += int((correct == outcome).sum())
             self.length[outcome] += int(length[correct == outcome].sum())
+            by_chance = [length[shuffle == outcome].sum() for shuffle in analysis.shuffles or [correct]]
+            self.chance_length[outcome] += float(np.mean(by_chance))
         if not analysis.mixed:
             return
         self.mixed += 1
@@ -60,11 +107,18 @@ class Summary:
         self.chance_histogram += self._histogram(chance, chance_n)
         self.length_difference.append(_difference(length, correct))
         self.chance_length_difference += [abs(_difference(length, outcome)) for outcome in analysis.shuffles]
-        text = analysis.text
-        gain = analysis.table.information_gain.numpy()
-        for token_id, evidence in zip(analysis.table.token_id.tolist(), (value * gain).tolist(), strict=True):
-            self.evidence[text[token_id].strip() or text[token_id]] += evidence
-            self.groups_of_token[text[token_id].strip() or text[token_id]] += 1
+        self._add_tokens(analysis)
+
+    def _add_tokens(self, analysis: Analysis) -> None:
+        names, table = analysis.tokens.names, analysis.table
+        value = table.key_token_value
+        evidence = (value * table.information_gain).tolist()
+        statistics = np.stack(
+            [getattr(table, field).numpy() for field in STATISTICS.values()], axis=1, dtype=np.float64
+        )
+        ids = table.token_id.tolist()
+        for token_id, v, strength, row in zip(ids, value.tolist(), evidence, statistics, strict=True):
+            self.token[names[token_id]].add(analysis.group, v, strength, row)
 
     def _histogram(self, value: np.ndarray, n: np.ndarray) -> np.ndarray:
         bound = self.scale or 1.0
@@ -75,14 +129,15 @@ class Summary:
         """Share of the tokens of mixed groups whose |V| exceeds 0.9 scale; the same with permuted outcomes."""
         return self.saturated / max(self.tokens, 1), self.chance_saturated / max(self.chance_tokens, 1)
 
-    def mean_length(self, outcome: bool) -> float | None:
-        return self.length[outcome] / self.rollouts[outcome] if self.rollouts[outcome] else None
+    def mean_length(self, outcome: bool) -> tuple[float, float] | tuple[None, None]:
+        """Of the rollouts of this outcome; the same with the outcomes permuted among those of each prompt."""
+        n = self.rollouts[outcome]
+        return (self.length[outcome] / n, self.chance_length[outcome] / n) if n else (None, None)
 
     def forget_all_but_the_leading_tokens(self) -> None:
         """For a step that is complete: of thousands of steps, only these are needed."""
-        kept = sorted(self.evidence, key=lambda token: -abs(self.evidence[token]))[:KEPT_TOKENS]
-        self.evidence = {token: self.evidence[token] for token in kept}
-        self.groups_of_token = Counter({token: self.groups_of_token[token] for token in kept})
+        kept = sorted(self.token.items(), key=lambda item: -abs(item[1].evidence))[:KEPT_TOKENS]
+        self.token = dict(kept)
 
     def figures(self) -> dict[str, Any]:
         """All of it as numbers, for JSON."""
@@ -92,8 +147,10 @@ class Summary:
             "mixed_group_share": self.mixed / max(self.groups, 1),
             "rollouts": self.rollouts.total(),
             "group_sizes": {str(size): n for size, n in sorted(self.sizes.items())},
-            "mean_length_correct": self.mean_length(True),
-            "mean_length_incorrect": self.mean_length(False),
+            "mean_length_correct": self.mean_length(True)[0],
+            "mean_length_correct_by_chance": self.mean_length(True)[1],
+            "mean_length_incorrect": self.mean_length(False)[0],
+            "mean_length_incorrect_by_chance": self.mean_length(False)[1],
             "tokens_of_mixed_groups": self.tokens,
             "mean_abs_value": self.magnitude / tokens,
             "mean_abs_value_by_chance": self.chance_magnitude / chance_tokens,
@@ -107,8 +164,9 @@ class Summary:
 
     def top(self, n: int) -> tuple[list[str], list[str]]:
         """The tokens with the most evidence for correct, and those for incorrect, strongest first."""
-        order = sorted(self.evidence, key=self.evidence.__getitem__)
-        return [t for t in order[::-1][:n] if self.evidence[t] > 0], [t for t in order[:n] if self.evidence[t] < 0]
+        evidence = {name: token.evidence for name, token in self.token.items()}
+        order = sorted(evidence, key=evidence.__getitem__)
+        return [t for t in order[::-1][:n] if evidence[t] > 0], [t for t in order[:n] if evidence[t] < 0]
 
 
 def _difference(length: np.ndarray, correct: np.ndarray) -> float:

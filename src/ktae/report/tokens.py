@@ -1,5 +1,6 @@
 """Text or ids -> tokens: with a tokenizer, else words."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ class Tokens(NamedTuple):
     """The tokens of a group's rollouts."""
 
     ids: list[Sequence[int]]  # of each rollout
-    texts: list[list[str]]  # what is shown for each of them
+    texts: list[list[str]]  # what is shown for each of them; joined, the rollouts
+    names: dict[int, str]  # what a token of this id is called, in every group
 
 
 def load_tokenizer(path: str | None) -> Any:
@@ -28,7 +30,10 @@ def load_tokenizer(path: str | None) -> Any:
     if not file.is_file():
         raise FormatError(f"--tokenizer {path}: there is no {file.name}. Give a tokenizer.json, or its directory.")
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
     except Exception as error:  # the library raises a bare Exception
         raise FormatError(f"--tokenizer {path}: {error}") from error
 
@@ -44,29 +49,52 @@ def unit(group: Group, tokenizer: Any) -> str:
 
 def tokens_of(group: Group, tokenizer: Any) -> Tokens:
     """Tokens of a group. Ids of words count from 0 in each group."""
+    tokens = Tokens([], [], {})
     vocabulary: dict[str, int] = {}
     decoded = dict(group.token_text)
-    ids, texts = [], []
     for rollout in group.rollouts:
         text = rollout.text or ""
         if rollout.token_ids is not None:
-            for token_id in set(rollout.token_ids) - decoded.keys():
-                decoded[token_id] = _decode(token_id, tokenizer)
-            ids.append(rollout.token_ids)
-            texts.append([decoded[token_id] for token_id in rollout.token_ids])
+            ids = rollout.token_ids
+            decoded |= {i: _decode(i, tokenizer) for i in set(ids) - decoded.keys()}
+            texts = [decoded[i] for i in ids]
         elif tokenizer is not None:
             encoding = tokenizer.encode(text, add_special_tokens=False)
-            ids.append(encoding.ids)
-            texts.append([text[start:end] for start, end in encoding.offsets])
+            ids, texts = encoding.ids, pieces(text, encoding.offsets)
+            decoded |= {i: _decode(i, tokenizer) for i in set(ids) - decoded.keys()}
         else:
-            words = WORDS.findall(text)
+            texts = WORDS.findall(text)
             # The white space is shown, but does not tell one word from another.
-            ids.append([vocabulary.setdefault(word.strip(), len(vocabulary)) for word in words])
-            texts.append(words)
-    return Tokens(ids, texts)
+            ids = [vocabulary.setdefault(word.strip(), len(vocabulary)) for word in texts]
+            decoded |= {i: word.strip() or word for i, word in zip(ids, texts, strict=True)}
+        tokens.ids.append(ids)
+        tokens.texts.append(texts)
+        tokens.names.update((i, _name(i, decoded[i])) for i in set(ids) - tokens.names.keys())
+    return tokens
+
+
+def pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[str]:
+    """The text cut at the ends of its tokens: a token also has what is skipped before it, the last one all the rest.
+
+    Tokens that are bytes of one character all have its offsets; the first one gets it, the others are empty.
+
+    Example:
+        >>> pieces("a 👩 b ", [(0, 1), (2, 3), (2, 3), (4, 5)])
+        ['a', ' 👩', '', ' b ']
+    """
+    ends = list(itertools.accumulate((end for _, end in offsets), max))[:-1]
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)])] if offsets else []
 
 
 def _decode(token_id: int, tokenizer: Any) -> str:
     if tokenizer is None or token_id < 0 or tokenizer.id_to_token(token_id) is None:
         return f"⟨{token_id}⟩"
-    return tokenizer.decode([token_id], skip_special_tokens=False) or tokenizer.id_to_token(token_id)
+    token = tokenizer.id_to_token(token_id)
+    if token.startswith("▁"):  # decoders drop the space that starts a text; here another token is before it
+        return token.replace("▁", " ")
+    return tokenizer.decode([token_id], skip_special_tokens=False) or token
+
+
+def _name(token_id: int, text: str) -> str:
+    """Parts of characters have no text to tell them apart."""
+    return text if text and "\ufffd" not in text else f"{text}⟨{token_id}⟩"

@@ -6,13 +6,14 @@ const controls = document.getElementById("controls");
 const groups = [...document.querySelectorAll("details.group")].map((element) => ({
   element,
   rollouts: element.querySelector(".rollouts"),
-  prompt: element.querySelector("summary").textContent.toLowerCase(),
+  prompt: [".label", ".prompt"].map((part) => element.querySelector(part).textContent.toLowerCase()).join("\n"),
   data: null, // parsed when first needed
   opening: null, // while its rollouts are added
   tokens: [], // {span, row, rollout} of all tokens while the group is open
   marked: null, // row whose occurrences are marked
   found: [], // of each rollout, the numbers of the tokens that match the search
 }));
+const outcomeOf = (rollout) => (rollout.correct ? "correct" : "incorrect");
 const groupOf = (node) => groups.find((group) => group.element.contains(node));
 
 // ---- groups: their tokens exist while they are open
@@ -47,7 +48,7 @@ function close(group) {
 }
 
 function rolloutElement(group, rollout, number) {
-  const outcome = rollout.correct ? "correct" : "incorrect";
+  const outcome = outcomeOf(rollout);
   const title = element("h3", `${rollout.correct ? "✓" : "✗"} Rollout ${number + 1}, ${outcome}, `);
   title.append("A", element("sub", "i"), ` = ${signed(rollout.advantage)}, ${rollout.tokens.length} tokens`);
   const text = element("p");
@@ -131,7 +132,8 @@ function show(group, { span, row, rollout }) {
 
 function sentence(text, { a, b, c, d, n, p, V, advantage }) {
   const where = `in ${a} of ${a + c} correct and ${b} of ${b + d} incorrect rollouts, ${n} times in all`;
-  return `\u2068“${text}”\u2069: key-token value ${signed(V)}, advantage ${signed(advantage)}; ${where}; p = ${Number(p.toPrecision(3))}`;
+  const token = text ? `\u2068“${text}”\u2069` : "The rest of the character";
+  return `${token}: key-token value ${signed(V)}, advantage ${signed(advantage)}; ${where}; ${document.body.dataset.pName} = ${Number(p.toPrecision(3))}`;
 }
 
 function signed(value) {
@@ -203,74 +205,6 @@ const moves = {
   " ": (span) => void span.click(),
 };
 
-// ---- filters
-
-function filterPrompts() {
-  const wanted = controls.elements.prompt.value.trim().toLowerCase();
-  const searching = controls.elements.search.value !== "";
-  for (const group of groups) {
-    const largeEnough = Number(group.element.dataset.largest) >= minimum();
-    const matches = !searching || group.found.some((tokens) => tokens.length);
-    group.element.hidden = !(group.prompt.includes(wanted) && largeEnough && matches);
-  }
-  reportShown();
-}
-
-function filterTokens() {
-  document.body.classList.toggle("filtered", minimum() > 0);
-  for (const group of groups) if (group.element.open) paint(group);
-  filterPrompts();
-}
-
-function reportShown() {
-  const visible = groups.filter((group) => !group.element.hidden);
-  const found = visible.reduce((sum, group) => sum + count(group), 0);
-  const text = `${visible.length} of ${groups.length} prompts`;
-  document.getElementById("shown").textContent = controls.elements.search.value ? `${text}, found ${found} times` : text;
-}
-
-// ---- search: through one group a frame, so that the page stays responsive
-
-async function search() {
-  const query = controls.elements.search.value;
-  const pattern = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/-]/g, "\\$&"), "giu");
-  for (const group of groups) {
-    group.found = query ? load(group).rollouts.map((rollout) => find(group.data.texts, rollout, pattern)) : [];
-    showFound(group);
-    if (query) await new Promise((done) => setTimeout(done));
-    if (controls.elements.search.value !== query) return; // a later search goes on
-  }
-  filterPrompts();
-}
-
-/* The numbers of the tokens of which a part matches. */
-function find(texts, rollout, pattern) {
-  const ends = [];
-  let text = "";
-  for (const kind of rollout.tokens) ends.push((text += texts[kind]).length);
-  const found = [];
-  let token = 0;
-  for (const match of text.matchAll(pattern)) {
-    while (ends[token] <= match.index) token++;
-    for (let i = token; i < ends.length && (i === token || ends[i - 1] < match.index + match[0].length); i++) {
-      if (found.at(-1) !== i) found.push(i);
-    }
-  }
-  return found;
-}
-
-const count = (group) => group.found.reduce((sum, tokens) => sum + tokens.length, 0);
-
-function showFound(group) {
-  const badge = group.element.querySelector(".count");
-  badge.hidden = !count(group);
-  badge.textContent = `found: ${count(group)} tokens`;
-  for (const span of group.rollouts.querySelectorAll(".found")) span.classList.remove("found");
-  group.rollouts.querySelectorAll(".text").forEach((text, number) => {
-    for (const token of group.found[number] ?? []) text.children[token].classList.add("found");
-  });
-}
-
 // ---- events
 
 function tokenAt(event) {
@@ -304,7 +238,7 @@ function onKey(event) {
 const onInput = {
   colour: () => (paintLegend(), filterTokens()),
   prompt: filterPrompts,
-  outcome: () => (document.body.dataset.outcome = controls.elements.outcome.value),
+  outcome: filterOutcomes,
   minimum: filterTokens,
   search,
   theme: () => (document.documentElement.dataset.theme = controls.elements.theme.value),
