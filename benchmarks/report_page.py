@@ -40,7 +40,7 @@ def main(prompts: int = 64, size: int = 16, tokens: int = 3000) -> None:
         path = Path(folder) / "report.html"
         analysing: list[float] = []
         began = time.perf_counter()
-        write_page(analyses(prompts, size, tokens, analysing), path, KTAEConfig(), "token ids")
+        write_page(analyses(prompts, size, tokens, analysing), path, KTAEConfig(), list)
         print(f"{prompts} prompts x {size} rollouts x {tokens} tokens")
         print(f"analysis     {sum(analysing):6.1f} s")
         print(f"writing      {time.perf_counter() - began - sum(analysing):6.1f} s")

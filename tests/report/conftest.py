@@ -33,8 +33,8 @@ def visit(browser, tmp_path):
     page.on("pageerror", lambda error: errors.append(str(error)))
     path = tmp_path / "report.html"
 
-    def visit(analyses, config=CONFIG, **options):
-        write_page(analyses, path, config, "words", **options)
+    def visit(analyses, config=CONFIG, notes=()):
+        write_page(analyses, path, config, lambda: notes)
         page.goto(path.as_uri())
         return page
 

@@ -1,6 +1,7 @@
 """`ktae report` from the outside."""
 
 import csv
+import html
 import json
 import re
 import subprocess
@@ -42,7 +43,7 @@ def test_json_and_csv(dump, tmp_path, capsys):
     summary = json.loads(captured.out)
     assert (summary["groups"], summary["rollouts"], summary["tokens"], summary["skipped_lines"]) == (1, 4, "words", 1)
     assert summary["for_correct"][0] == "6"
-    assert "lines skipped: 1" in captured.err
+    assert "lines or files skipped: 1" in captured.err
     with (tmp_path / "tokens.csv").open() as file:
         rows = list(csv.DictReader(file))
     six = next(row for row in rows if row["token"].strip() == "6")
@@ -94,10 +95,15 @@ def test_the_settings_of_the_run_are_used_unless_others_are_given(tmp_path, caps
     compute(data, ktae={"dump_dir": str(tmp_path), "dump_groups": 9, **RUN})
     key_part = advantages(**batch, config=KTAEConfig(**RUN)) - advantages(**batch, config=KTAEConfig(scale=0))
     n_tokens = batch["response_mask"].sum()
-    observed = report(capsys, tmp_path)
+    page = tmp_path / "report.html"
+    observed = report(capsys, tmp_path, "--html", page)
+    assert "The advantages are those that training used." in page.read_text()
+    assert '"advantages":[' in page.read_text()
     assert observed["mean_abs_value"] == pytest.approx((key_part.abs().sum() / n_tokens).item())
     key_part = advantages(**batch) - advantages(**batch, config=KTAEConfig(scale=0))
-    given = report(capsys, tmp_path, "--scale", "1", "--term-frequency-weight", "1")
+    given = report(capsys, tmp_path, "--scale", "1", "--term-frequency-weight", "1", "--html", page)
+    assert "GRPO's on the outcomes" in html.unescape(page.read_text())
+    assert '"advantages":[' not in page.read_text()
     assert given["mean_abs_value"] == pytest.approx((key_part.abs().sum() / n_tokens).item())
     assert observed["saturated_token_share"] != given["saturated_token_share"]
 

@@ -1,6 +1,7 @@
 """The HTML report in a real browser: what it shows of real rollouts, escaping, and how it is written."""
 
 import dataclasses
+import re
 import weakref
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_rollouts_are_shown_as_text(visit):
 
 
 def test_the_policy_forbids_the_network_and_foreign_scripts(browser, tmp_path):
-    write_page(analysed([words("a", "b")]), tmp_path / "report.html", CONFIG, "words")
+    write_page(analysed([words("a", "b")]), tmp_path / "report.html", CONFIG, list)
     page = browser.new_page()
     page.goto((tmp_path / "report.html").as_uri())
     blocked = page.evaluate(
@@ -143,7 +144,9 @@ def test_overview(report):
     assert rows[7] == f"saturated tokens of mixed groups\t{share:.1f} %\t{by_chance / 20:.1f} %"
     assert rows[5] == "mean length, correct\t225\t238"
     expect(overview.locator("svg")).to_have_count(3)
-    expect(report.locator("#note")).to_have_count(0)
+    expect(report.locator("#notes")).to_have_text(
+        re.compile(r"^Preset published, weights of .* 1\.0, 1\.0 and\s1\.0, scale 1", re.DOTALL)
+    )
     assert "permuted outcomes" in overview.locator("svg").first.text_content()
 
 
@@ -166,9 +169,25 @@ def test_groups_of_one_outcome_one_rollout_and_no_tokens(visit):
 
 def test_a_step_that_is_text_and_a_note_are_shown_as_text(visit):
     group = words("a", "b")
-    page = visit(analysed([dataclasses.replace(group, step="3\u202e<b>")]), note="2 lines skipped: \x1b<i>")
+    page = visit(analysed([dataclasses.replace(group, step="3\u202e<b>")]), notes=["2 lines skipped: \x1b<i>"])
     assert page.locator(".label").inner_text() == "step 3⟨U+202E⟩<b> · words"
-    assert page.locator("header #note").inner_text() == "2 lines skipped: ␛<i>"
+    assert page.locator("#notes").inner_text().startswith("2 lines skipped: ␛<i> Preset")
+
+
+def test_the_advantages_of_training_are_shown_where_the_file_has_them(visit):
+    rollouts = [
+        Rollout(True, token_ids=[5, 7], advantages=[3.5, -2.0]),
+        Rollout(False, token_ids=[7], advantages=[0.25]),
+    ]
+    page = visit(analysed([Group("g", "", None, rollouts)]))
+    open_group(page, 0)
+    for number, (advantage, level) in enumerate([("+3.5", "4"), ("\u22122", "-4"), ("+0.25", "1")]):
+        token = page.locator(".text > span").nth(number)
+        token.hover()
+        assert numbers(page)["advantage"] == advantage
+        assert token.get_attribute("data-level") == level
+    # V is 1 and 0: what is beyond it is 2.5 and -2 in the first rollout.
+    assert "Ai = +0.25" in page.locator(".rollout h3").first.inner_text()
 
 
 def test_the_paper_presets_p_is_called_what_it_is(visit):
@@ -215,7 +234,7 @@ def test_an_interrupted_report_leaves_the_old_one(tmp_path):
         raise ValueError("a broken file")
 
     with pytest.raises(ValueError, match="a broken file"):
-        write_page(broken(), path, CONFIG, "words")
+        write_page(broken(), path, CONFIG, list)
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
 
 
@@ -230,6 +249,6 @@ def test_one_group_at_a_time_is_in_memory(tmp_path):
             most = max(most, sum(group() is not None for group in groups))
             yield analysis
 
-    write_page(watched(), tmp_path / "report.html", CONFIG, "words")
+    write_page(watched(), tmp_path / "report.html", CONFIG, list)
     assert most <= 2  # the one just written, until the next takes its name
     assert (tmp_path / "report.html").read_text().count('class="group"') == 6

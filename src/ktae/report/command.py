@@ -4,9 +4,10 @@ import argparse
 import itertools
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,8 +67,9 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
 
         analyses = observed()
         if arguments.html is not None:
-            _write_page(itertools.islice(analyses, arguments.html_groups), arguments.html, config, units)
-        deque(analyses, maxlen=0)  # the groups beyond the page's
+            notes = partial(_notes, first, arguments, skipped, units)
+            _write_page(_all_read(analyses, arguments.html_groups), arguments.html, config, notes)
+        deque(analyses, maxlen=0)
         if arguments.training is not None:
             _plot(steps, arguments.training)
         what = ", ".join(sorted(units))
@@ -94,11 +96,14 @@ def _groups(arguments: argparse.Namespace, skipped: Skipped, stack: ExitStack) -
         bar.remove_task(task)
 
 
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
+
+
 def _config(arguments: argparse.Namespace, group: Group) -> KTAEConfig:
     """The settings that were given, else those of the run that the group is from, else the defaults."""
-    given = {name: getattr(arguments, name) for name in SETTINGS if getattr(arguments, name) is not None}
     try:
-        return KTAEConfig(**given) if given else group.config or KTAEConfig()
+        return KTAEConfig(**_given(arguments)) if _given(arguments) else group.config or KTAEConfig()
     except ValueError as error:
         raise FormatError(str(error)) from error
 
@@ -108,9 +113,8 @@ def _analyses(
 ) -> Iterator[Analysis]:
     tokenizer = load_tokenizer(arguments.tokenizer)
     generator = np.random.default_rng(0)  # the same report from the same rollouts
-    given = any(getattr(arguments, name) is not None for name in SETTINGS)
     for group in groups:
-        if given:  # they are not those that training used
+        if _given(arguments):  # they are not those that training used
             rollouts = [replace(rollout, advantages=None) for rollout in group.rollouts]
             group = replace(group, rollouts=rollouts)
         elif group.config not in (config, None):
@@ -122,10 +126,26 @@ def _analyses(
         yield analyse(group, tokenizer, config, generator)
 
 
-def _write_page(analyses: Iterator[Analysis], path: Path, config: KTAEConfig, units: set[str]) -> None:
-    first = next(analyses)  # after it, what the tokens are is known
+def _all_read(analyses: Iterator[Analysis], n: int) -> Iterator[Analysis]:
+    """The first n of the analyses. When they end, all are made."""
+    yield from itertools.islice(analyses, n)
+    deque(analyses, maxlen=0)
+
+
+def _notes(first: Group, arguments: argparse.Namespace, skipped: Skipped, units: set[str]) -> Iterator[str]:
+    """What the page says of its numbers."""
+    of_training = first.rollouts[0].advantages is not None and not _given(arguments)
+    yield f"Tokens are {', '.join(sorted(units))}."
+    yield "The advantages are those that training used." if of_training else "Aᵢ is GRPO's on the outcomes, 0 and 1."
+    if skipped.count:
+        yield f"Lines or files skipped: {skipped.count} ({'; '.join(skipped.examples)})."
+
+
+def _write_page(
+    analyses: Iterator[Analysis], path: Path, config: KTAEConfig, notes: Callable[[], Iterable[str]]
+) -> None:
     try:
-        write_page(itertools.chain([first], analyses), path, config, ", ".join(sorted(units)))
+        write_page(analyses, path, config, notes)
     except (OSError, ValueError) as error:
         raise FormatError(f"--html {path}: {error}") from error
 

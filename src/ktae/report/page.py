@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,15 +26,16 @@ SOURCES = Path(__file__).parent / "page"
 SCRIPTS = ("filters.js", "page.js")
 
 
-def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, unit: str, *, note: str = "") -> None:
+def write_page(
+    analyses: Iterable[Analysis], path: Path, config: KTAEConfig, notes: Callable[[], Iterable[str]]
+) -> None:
     """Write the report. One group at a time is in memory; `path` appears when all of it is written.
 
     Args:
         analyses: what is shown, in this order.
         path: the HTML file.
         config: the settings that the analyses were made with.
-        unit: what the tokens are, such as "words".
-        note: shown in the header, such as how many lines were skipped.
+        notes: sentences for the header, asked for after the last analysis.
     """
     assert config.scale is not None  # resolved by KTAEConfig
     distributions = Distributions(Summary(config.scale), P_NAMES[config.preset])
@@ -45,7 +46,7 @@ def write_page(analyses: Iterable[Analysis], path: Path, config: KTAEConfig, uni
             group = {"header": header(analysis), "data": htmlsafe_json_dumps(content(analysis, config), _compact)}
             waiting.write(json.dumps(group) + "\n")
         waiting.seek(0)
-        shown = {"config": config, "unit": unit, "note": visible(note)}
+        shown = {"config": config, "notes": [visible(note) for note in notes()]}
         _write(_groups(waiting), distributions, path, shown)
 
 
@@ -99,17 +100,23 @@ def header(analysis: Analysis) -> dict[str, Any]:
 def content(analysis: Analysis, config: KTAEConfig) -> dict[str, Any]:
     """What is shown of a group when it is open. A rollout is a list of kinds of tokens: a text and a row of the table.
 
-    Tokens of one id may differ in their text: words in the white space before them.
+    Tokens of one id may differ in their text: words in the white space before them. Where the file has the advantages
+    that training used, these are shown, and as A_i what they are beyond V, on average.
     """
     kinds: dict[tuple[str, int], int] = {}
     token_id = analysis.table.token_id.numpy()  # ascending
+    value = analysis.table.key_token_value.numpy()
     advantages = rollout_advantages([rollout.correct for rollout in analysis.group.rollouts], config)
     rollouts = []
     members = zip(analysis.group.rollouts, analysis.tokens.ids, analysis.tokens.texts, advantages, strict=True)
     for rollout, ids, texts, advantage in members:
-        rows = np.searchsorted(token_id, np.asarray(ids, dtype=np.int64)).tolist()
-        tokens = [kinds.setdefault(kind, len(kinds)) for kind in zip(texts, rows, strict=True)]
-        rollouts.append({"correct": rollout.correct, "advantage": _rounded(advantage), "tokens": tokens})
+        rows = np.searchsorted(token_id, np.asarray(ids, dtype=np.int64))
+        tokens = [kinds.setdefault(kind, len(kinds)) for kind in zip(texts, rows.tolist(), strict=True)]
+        shown = {"correct": rollout.correct, "advantage": _rounded(advantage), "tokens": tokens}
+        if rollout.advantages is not None and len(ids):
+            shown["advantages"] = [_rounded(x) for x in rollout.advantages]
+            shown["advantage"] = _rounded(float(np.mean(np.array(rollout.advantages) - value[rows])))
+        rollouts.append(shown)
     statistics = {name: _column(getattr(analysis.table, field)) for name, field in STATISTICS.items()}
     return {
         "texts": [visible(text, "↵\n") for text, _ in kinds],

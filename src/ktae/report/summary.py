@@ -63,6 +63,7 @@ class Summary:
     """Figures of all groups added so far. Each `chance` is the mean of the same figure over permuted outcomes."""
 
     scale: float
+    mixed_share_of_step: float | None = None  # of the groups of a training step, where the file has some of them only
     groups: int = 0
     mixed: int = 0
     sizes: Counter = field(default_factory=Counter)
@@ -86,6 +87,7 @@ class Summary:
         correct = analysis.correct
         length = np.array([len(ids) for ids in analysis.tokens.ids])
         self.groups += 1
+        self.mixed_share_of_step = analysis.group.mixed_group_share
         self.sizes[len(correct)] += 1
         for outcome in (True, False):
             self.rollouts[outcome] += int((correct == outcome).sum())

@@ -71,7 +71,7 @@ def print_summary(console: Console, summary: Summary, top: int, unit: str, skipp
     console.print(table)
     _print_leading(console, summary, top)
     if skipped.count:
-        console.print(Text(f"lines skipped: {skipped.count}", style="bold red"))
+        console.print(Text(f"lines or files skipped: {skipped.count}", style="bold red"))
         for example in skipped.examples:
             console.print(Text(f"  {visible(example)}"), soft_wrap=True)
 

@@ -87,7 +87,7 @@ def pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def _decode(token_id: int, tokenizer: Any) -> str:
-    if tokenizer is None or token_id < 0 or tokenizer.id_to_token(token_id) is None:
+    if tokenizer is None or not 0 <= token_id < 1 << 32 or tokenizer.id_to_token(token_id) is None:
         return f"⟨{token_id}⟩"
     token = tokenizer.id_to_token(token_id)
     if token.startswith("▁"):  # decoders drop the space that starts a text; here another token is before it

@@ -1,5 +1,6 @@
 """How the key tokens move over the steps of a training run: a figure."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ def plot_training(steps: dict[int, Summary], path: Path) -> None:
     axes = figure.subplots(2, 2, sharex=True)
     order = sorted(steps)
     figures = [steps[step].figures() for step in order]
+    for step, of_step in zip(order, figures, strict=True):
+        if steps[step].mixed_share_of_step is not None:  # a side-dump has mixed groups first
+            of_step["mixed_group_share"] = steps[step].mixed_share_of_step
     _lines(axes[0, 0], order, figures, "groups with both outcomes", mixed_group_share=POSITIVE)
     _lines(
         axes[0, 1],
@@ -34,7 +38,9 @@ def plot_training(steps: dict[int, Summary], path: Path) -> None:
     _leading_tokens(axes[1, 1], order, [steps[step] for step in order])
     for axis in axes[1]:
         axis.set_xlabel("step")
-    figure.savefig(path, dpi=150)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a rollout; it shows as a box
+        figure.savefig(path, dpi=150)
 
 
 def _lines(axis: Axes, order: list[int], figures: list[dict], title: str, **colors: str) -> None:

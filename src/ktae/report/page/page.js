@@ -9,7 +9,7 @@ const groups = [...document.querySelectorAll("details.group")].map((element) => 
   prompt: [".label", ".prompt"].map((part) => element.querySelector(part).textContent.toLowerCase()).join("\n"),
   data: null, // parsed when first needed
   opening: null, // while its rollouts are added
-  tokens: [], // {span, row, rollout} of all tokens while the group is open
+  tokens: [], // {span, row, rollout, at} of all tokens while the group is open
   marked: null, // row whose occurrences are marked
   found: [], // of each rollout, the numbers of the tokens that match the search
 }));
@@ -56,10 +56,10 @@ function rolloutElement(group, rollout, number) {
   text.dir = "auto";
   text.setAttribute("role", "group");
   text.setAttribute("aria-label", `Rollout ${number + 1}, ${outcome}`);
-  for (const kind of rollout.tokens) {
+  for (const [at, kind] of rollout.tokens.entries()) {
     const span = element("span", group.data.texts[kind]);
     span.dataset.token = group.tokens.length;
-    group.tokens.push({ span, row: group.data.rows[kind], rollout });
+    group.tokens.push({ span, row: group.data.rows[kind], rollout, at });
     text.append(span);
   }
   if (text.firstChild) makeCurrent(text.firstChild);
@@ -87,13 +87,17 @@ function level(value) {
   return value < 0 ? -step : step;
 }
 
+/* Those that training used are in the file, or not. */
+const advantageOf = ({ rollout, at }, value) => rollout.advantages?.[at] ?? rollout.advantage + value;
+
 function paint(group, tokens = group.tokens) {
   const values = group.data.table.V;
   const least = minimum();
   const advantage = byAdvantage();
-  for (const { span, row, rollout } of tokens) {
-    const shown = Math.abs(values[row]) >= least;
-    span.dataset.level = shown ? level(values[row] + (advantage ? rollout.advantage : 0)) : 0;
+  for (const token of tokens) {
+    const value = values[token.row];
+    const shown = Math.abs(value) >= least;
+    token.span.dataset.level = shown ? level(advantage ? advantageOf(token, value) : value) : 0;
   }
 }
 
@@ -117,16 +121,16 @@ function legendElement(step) {
 
 // ---- statistics of the token under the pointer or focus
 
-function show(group, { span, row, rollout }) {
+function show(group, token) {
   const table = group.data.table;
-  const values = Object.fromEntries(Object.entries(table).map(([name, column]) => [name, column[row]]));
-  values.advantage = rollout.advantage + values.V;
+  const values = Object.fromEntries(Object.entries(table).map(([name, column]) => [name, column[token.row]]));
+  values.advantage = advantageOf(token, values.V);
   for (const cell of document.querySelectorAll("[data-of]")) {
     const name = cell.dataset.of;
     const isSigned = ["advantage", "V", "h", "D"].includes(name);
     cell.textContent = isSigned ? signed(values[name]) : String(Number(values[name].toPrecision(3)));
   }
-  document.getElementById("sentence").textContent = sentence(span.textContent, values);
+  document.getElementById("sentence").textContent = sentence(token.span.textContent, values);
   document.getElementById("statistics").hidden = false;
 }
 
