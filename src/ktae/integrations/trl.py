@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-import trl
+import trl  # pyright: ignore[reportMissingImports]
 from packaging.version import Version
 from torch import Tensor
-from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 from ktae.config import KTAEConfig
 from ktae.estimator import estimate
