@@ -28,14 +28,6 @@ class Analysis:
     chance: np.ndarray  # V of every row of the tables of the permuted outcomes
     chance_occurrences: np.ndarray
 
-    @property
-    def text(self) -> dict[int, str]:
-        """What is shown for each token id: its first occurrence."""
-        pairs = zip(self.tokens.ids, self.tokens.texts, strict=True)
-        return {
-            i: text for ids, texts in reversed(list(pairs)) for i, text in reversed(list(zip(ids, texts, strict=True)))
-        }
-
 
 def analyse(group: Group, tokenizer: Any, config: KTAEConfig, generator: np.random.Generator) -> Analysis:
     """Statistics of the group, and of PERMUTATIONS shuffles of its outcomes."""
