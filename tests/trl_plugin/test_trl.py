@@ -359,6 +359,21 @@ def test_another_class_that_gives_credit_to_tokens_is_refused(tmp_path):
         toy.make(Both, tmp_path).train()
 
 
+@pytest.mark.parametrize("change", [lambda rows: rows.roll(1, 0), lambda rows: rows[:-1]])
+def test_rows_that_are_exchanged_or_dropped_after_they_were_rewarded_are_refused(tmp_path, change):
+    class Replays(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            batch = super()._generate_and_score_completions(inputs)
+            rows = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")
+            return {name: change(value) if name in rows else value for name, value in batch.items()}
+
+    class Both(KTAEMixin, Replays):
+        pass
+
+    with pytest.raises(ValueError, match="Both learns from other completions than those that it has just rewarded"):
+        toy.make(Both, tmp_path).train()
+
+
 def test_the_example_learns():
     example = Path(__file__).resolve().parents[2] / "examples" / "trl_grpo.py"
     process = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=300)

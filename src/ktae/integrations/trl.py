@@ -44,9 +44,11 @@ class KTAEMixin:
         _check_trainer(self)
         self.correct_column = _correct_column(self.reward_func_names, correct_key)
 
-    def _calculate_rewards(self: Any, *args: Any, **kwargs: Any) -> Tensor:
-        rewards = super()._calculate_rewards(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+    def _calculate_rewards(self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        arguments = (inputs, prompts, completions, completion_ids_list)
+        rewards = super()._calculate_rewards(*arguments)  # pyright: ignore[reportAttributeAccessIssue]
         self._rewards = rewards  # [rows of all processes, reward functions]
+        self._rewarded = completion_ids_list  # the rows of this process
         return rewards
 
     def _generate_and_score_completions(self: Any, inputs: Any) -> dict[str, Any]:
@@ -55,6 +57,12 @@ class KTAEMixin:
             raise ValueError(
                 f"{type(self).__name__} has advantages of shape {list(batch['advantages'].shape)} before KTAE adds to "
                 "them: KTAE needs one a completion. Let no other class give credit to tokens."
+            )
+        learnt = [row[: len(ids)].tolist() for row, ids in zip(batch["completion_ids"], self._rewarded, strict=False)]
+        if len(batch["completion_ids"]) != len(self._rewarded) or learnt != [list(ids) for ids in self._rewarded]:
+            raise ValueError(
+                f"{type(self).__name__} learns from other completions than those that it has just rewarded, such as a "
+                "replay buffer's: KTAE does not know which of them are correct, or which groups they form."
             )
         batch["advantages"] = batch["advantages"].unsqueeze(1) + self._key_token_values(batch)
         return batch
