@@ -58,8 +58,9 @@ class KTAEMixin:
                 f"{type(self).__name__} has advantages of shape {list(batch['advantages'].shape)} before KTAE adds to "
                 "them: KTAE needs one a completion. Let no other class give credit to tokens."
             )
-        learnt = [row[: len(ids)].tolist() for row, ids in zip(batch["completion_ids"], self._rewarded, strict=False)]
-        if len(batch["completion_ids"]) != len(self._rewarded) or learnt != [list(ids) for ids in self._rewarded]:
+        learnt = batch["completion_ids"].tolist()
+        same = (row[: len(ids)] == list(ids) for row, ids in zip(learnt, self._rewarded, strict=False))
+        if len(learnt) != len(self._rewarded) or not all(same):
             raise ValueError(
                 f"{type(self).__name__} learns from other completions than those that it has just rewarded, such as a "
                 "replay buffer's: KTAE does not know which of them are correct, or which groups they form."
