@@ -275,7 +275,7 @@ def test_one_sided_labels_are_warned_of_once(tmp_path, caplog):
 def test_groups_that_straddle_processes(tmp_path):
     """Three rows a process, groups of two: the second group has a row on each."""
     script = Path(__file__).with_name("two_processes.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = subprocess.run([*command, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-3000:]
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
@@ -357,6 +357,50 @@ def test_another_class_that_gives_credit_to_tokens_is_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"Both has advantages of shape .* before KTAE adds to them"):
         toy.make(Both, tmp_path).train()
+
+
+def test_a_loss_of_trls_own_for_another_trainer_is_refused(tmp_path):
+    class Experimental(GRPOTrainer):
+        def _compute_loss(self, model, inputs):
+            return super()._compute_loss(model, inputs)
+
+    class Both(KTAEMixin, Experimental):
+        pass
+
+    assert toy.make(Both, tmp_path) is not None  # one of the user's own may take [B, T]
+    Experimental.__module__ = "trl.experimental.some.trainer"
+    with pytest.raises(ValueError, match="Experimental of TRL: a loss of its own"):
+        toy.make(Both, tmp_path)
+
+
+def test_a_trainer_that_is_no_grpo_trainer_is_refused():
+    class Other:
+        pass
+
+    class Both(KTAEMixin, Other):
+        pass
+
+    with pytest.raises(ValueError, match="Both is no GRPOTrainer of TRL"):
+        Both()
+
+
+def test_evaluation_is_evaluation_though_generation_switches_the_model_to_training(tmp_path):
+    class Switches(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs):
+            batch = super()._generate_and_score_completions(inputs)
+            self.model.train()
+            return batch
+
+    class WatchedSwitches(Watched, Switches):
+        pass
+
+    settings = {"num_generations_eval": 2, "per_device_eval_batch_size": 4}
+    dataset = toy.DATASET.select(range(2))
+    trainer = toy.make(WatchedSwitches, tmp_path, settings=settings, eval_dataset=dataset)
+    trainer.model.eval()
+    trainer._generate_and_score_completions([{"prompt": prompt} for prompt in "aabb"])
+    assert_values(trainer.generated[0], 2)
+    assert "ktae/mean_abs_value" in trainer._metrics["eval"]
 
 
 @pytest.mark.parametrize("change", [lambda rows: rows.roll(1, 0), lambda rows: rows[:-1]])

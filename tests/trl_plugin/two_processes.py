@@ -26,3 +26,4 @@ if __name__ == "__main__":
     assert trainer.accelerator.num_processes == 2
     trainer.train()
     torch.save(trainer.batches, directory / f"{trainer.accelerator.process_index}.pt")
+    torch.distributed.destroy_process_group()

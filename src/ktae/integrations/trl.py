@@ -18,7 +18,8 @@ OLDEST = "0.26"
 class KTAEMixin:
     """Adds the key-token value of each token to the advantage that TRL gives its completion.
 
-    For a trainer of your own that derives from GRPOTrainer: ``class Mine(KTAEMixin, MyGRPOTrainer)``. The advantage of
+    For a trainer of your own that derives from GRPOTrainer: ``class Mine(KTAEMixin, MyGRPOTrainer)``. If it has a
+    `_compute_loss` of its own, that has to take advantages [B, T], as TRL's does since 0.26. The advantage of
     a completion stays TRL's: reward weights, `scale_rewards` and its groups. A completion whose correctness is None or
     NaN is left out of the statistics; its tokens get no value.
 
@@ -52,6 +53,7 @@ class KTAEMixin:
         return rewards
 
     def _generate_and_score_completions(self: Any, inputs: Any) -> dict[str, Any]:
+        training = self.model.training  # now: continuous batching leaves the model in training mode
         batch = super()._generate_and_score_completions(inputs)  # pyright: ignore[reportAttributeAccessIssue]
         if batch["advantages"].ndim != 1:
             raise ValueError(
@@ -65,16 +67,15 @@ class KTAEMixin:
                 f"{type(self).__name__} learns from other completions than those that it has just rewarded, such as a "
                 "replay buffer's: KTAE does not know which of them are correct, or which groups they form."
             )
-        batch["advantages"] = batch["advantages"].unsqueeze(1) + self._key_token_values(batch)
+        batch["advantages"] = batch["advantages"].unsqueeze(1) + self._key_token_values(batch, training)
         return batch
 
-    def _key_token_values(self: Any, batch: dict[str, Any]) -> Tensor:
+    def _key_token_values(self: Any, batch: dict[str, Any], training: bool) -> Tensor:
         """Key-token values of this process's completions [B, T]; their groups may be on several processes."""
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         if "tool_mask" in batch:
             mask = mask * batch["tool_mask"]
         label = self._rewards[:, self.correct_column]
-        training = self.model.training
         group = torch.arange(len(label)) // (self.num_generations if training else self.num_generations_eval)
         every_mask = self._gather(mask)
         result = estimate(
@@ -96,7 +97,7 @@ class KTAEMixin:
 
     def _gather(self: Any, matrix: Tensor) -> Tensor:
         """The rows of all processes, in their order, padded with 0 to one width."""
-        return self.accelerator.gather(self.accelerator.pad_across_processes(matrix.contiguous(), dim=1))
+        return self.accelerator.gather(self.accelerator.pad_across_processes(matrix.long().contiguous(), dim=1))
 
 
 class KTAEGRPOTrainer(KTAEMixin, GRPOTrainer):
@@ -115,13 +116,22 @@ def _check_settings(config: KTAEConfig) -> None:
 
 def _check_trainer(trainer: Any) -> None:
     """Raise where the credit of tokens would be dropped or distorted."""
+    if not isinstance(trainer, GRPOTrainer):
+        raise ValueError(f"KTAE does not work with this trainer.\n- {type(trainer).__name__} is no GRPOTrainer of TRL.")
     version, arguments = trl.__version__, trainer.args
+    # TRL's experimental trainers have losses of their own, for one advantage a completion.
+    own_loss = [
+        base.__name__
+        for base in type(trainer).__mro__
+        if base is not GRPOTrainer and base.__module__.startswith("trl.") and "_compute_loss" in vars(base)
+    ]
     has_seams = all(hasattr(GRPOTrainer, name) for name in ("_calculate_rewards", "_generate_and_score_completions"))
     checks = [
         (
             Version(version) < Version(OLDEST),
             f"TRL {version}: its loss takes advantages [B, T] for something else; {OLDEST} is the oldest that fits",
         ),
+        (bool(own_loss), f"{', '.join(own_loss)} of TRL: a loss of its own, for one advantage a completion"),
         (not has_seams, f"TRL {version}: its trainer no longer has the methods that KTAE extends"),
         (
             getattr(arguments, "importance_sampling_level", "token") != "token",
