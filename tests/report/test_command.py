@@ -108,6 +108,12 @@ def test_the_settings_of_the_run_are_used_unless_others_are_given(tmp_path, caps
     assert observed["saturated_token_share"] != given["saturated_token_share"]
 
 
+def test_what_is_not_given_stays_as_the_run_had_it(tmp_path, capsys):
+    compute(data_proto()[0], ktae={"dump_dir": str(tmp_path), "ignore_token_ids": [3], **RUN})
+    assert report(capsys, tmp_path) == report(capsys, tmp_path, "--scale", RUN["scale"])
+    assert report(capsys, tmp_path) != report(capsys, tmp_path, "--scale", RUN["scale"], "--fisher-weight", "0")
+
+
 def test_runs_with_different_settings_are_not_mixed(tmp_path, capsys):
     for name, settings in (("a", RUN), ("b", {})):
         compute(data_proto()[0], ktae={"dump_dir": str(tmp_path / name), **settings})

@@ -32,7 +32,7 @@ def read(path: Path, labels: Labels, skipped: Skipped, progress: Progress) -> It
             yield Group(text(str(uid)), prompts.get(uid, ""), step_of(path), rollouts, texts, config, mixed_group_share)
     except KeyError as error:
         raise FormatError(f"{path} has no column {error.args[0]}. It has {sorted(columns)}.") from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise FormatError(f"{path}: {error}") from error
 
 
@@ -91,7 +91,10 @@ def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
         kept = _mask(columns, row)
         ids += _of_row(columns, "responses", row, "iu")[kept].tolist()
         if "advantages" in columns:
-            advantages += _of_row(columns, "advantages", row, "f")[kept].tolist()
+            values = _of_row(columns, "advantages", row, "f")
+            if len(values) != len(kept) or not np.isfinite(values[kept]).all():
+                raise ValueError(f"advantages of row {row} have to be {len(kept)} finite numbers")
+            advantages += values[kept].tolist()
     return Rollout(correct, token_ids=ids, advantages=advantages if "advantages" in columns else None)
 
 

@@ -101,9 +101,12 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _config(arguments: argparse.Namespace, group: Group) -> KTAEConfig:
-    """The settings that were given, else those of the run that the group is from, else the defaults."""
+    """Those of the run that the group is from, else the defaults, with the settings that were given in their place."""
+    given = _given(arguments)
+    if "preset" in given:
+        given.setdefault("scale", None)  # the preset's
     try:
-        return KTAEConfig(**_given(arguments)) if _given(arguments) else group.config or KTAEConfig()
+        return replace(group.config or KTAEConfig(), **given)
     except ValueError as error:
         raise FormatError(str(error)) from error
 
