@@ -64,6 +64,13 @@ def test_uids_that_are_not_v1s(tmp_path):
     }
 
 
+def test_uids_that_end_in_two_numbers_but_are_not_v1s(tmp_path):
+    lines = [row("p", "a", i % 2, uid=f"aime_2024_{i // 4}") for i in range(8)]
+    found, _ = groups(write(tmp_path / "7.jsonl", *lines))
+    assert {group.label: len(group.rollouts) for group in found} == {"aime_2024_0": 4, "aime_2024_1": 4}
+    assert [rollout.correct for rollout in found[1].rollouts] == [False, True, False, True]
+
+
 def test_prompts_of_one_text_and_different_truths_are_two(tmp_path):
     lines = [row("How many?", "3", 1.0, gts="3"), row("How many?", "3", 0.0, gts="7")]
     found, _ = groups(write(tmp_path / "7.jsonl", *lines))

@@ -132,10 +132,24 @@ def _dump(file: IO[bytes], path: Path, labels: Labels, skipped: Skipped, progres
         if key is not None:
             prompt, session, output = key
             places.setdefault((step, *prompt), []).append(Place(session, output, line.number, line.offset))
+    places = _without_false_sessions(places)
     for done, ((step, *prompt), rows) in enumerate(places.items()):
         progress(FIRST_PASS + (1 - FIRST_PASS) * done / len(places))
         label = prompt[0] if len(prompt) == 1 else f"line {rows[0].number}"
         yield _group(file, rows, labels, label, step)
+
+
+def _without_false_sessions(places: dict[tuple, list[Place]]) -> dict[tuple, list[Place]]:
+    """V1's keys are unique: where one occurs twice, it is a uid that ends in two numbers, such as aime_2024_1."""
+    result: dict[tuple, list[Place]] = {}
+    for key, rows in places.items():
+        if len({(row.session, row.output) for row in rows}) == len(rows):
+            result[key] = rows
+            continue
+        for row in rows:
+            whole = (*key[:-1], f"{key[-1]}_{row.session}_{row.output}")
+            result.setdefault(whole, []).append(row._replace(session=row.number, output=0))
+    return result
 
 
 def _key(line: Line) -> tuple[tuple, Any, int] | None:
