@@ -88,8 +88,9 @@ def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
         return Rollout(correct, text="\n".join(map(text, responses)))
     ids, advantages = [], []
     for row in rows:
-        kept = _mask(columns, row)
-        ids += _of_row(columns, "responses", row, "iu")[kept].tolist()
+        of_row = _of_row(columns, "responses", row, "iu")
+        kept = _mask(columns, row, of_row)
+        ids += of_row[kept].tolist()
         if "advantages" in columns:
             values = _of_row(columns, "advantages", row, "f")
             if len(values) != len(kept) or not np.isfinite(values[kept]).all():
@@ -99,7 +100,7 @@ def _rollout(columns: Columns, rows: list[int], labels: Labels) -> Rollout:
 
 
 def _is_correct(columns: Columns, row: int, labels: Labels) -> bool:
-    names = OUTCOMES if labels.key is None else (labels.key,)
+    names = labels.keys(*OUTCOMES)
     name = next((name for name in names if name in columns), None)
     if name is None:
         raise KeyError(" or ".join(names))
@@ -112,8 +113,7 @@ def _is_correct(columns: Columns, row: int, labels: Labels) -> bool:
         raise ValueError(f"{name} of row {row} is {outcome!r:.100}: {error}") from error
 
 
-def _mask(columns: Columns, row: int) -> np.ndarray:
-    ids = _of_row(columns, "responses", row, "iu")
+def _mask(columns: Columns, row: int, ids: np.ndarray) -> np.ndarray:
     if "response_mask" not in columns:
         return np.ones(ids.shape, dtype=bool)
     mask = _of_row(columns, "response_mask", row, "biuf")

@@ -66,13 +66,16 @@ class Labels:
     key: str | None = None
     threshold: float = 0.0
 
+    def keys(self, *usual: str) -> tuple[str, ...]:
+        """The key, or the usual ones."""
+        return usual if self.key is None else (self.key,)
+
     def of(self, record: Mapping[str, Any], *usual: str) -> Any:
         """What the record has under the key. Raises KeyError."""
-        keys = usual if self.key is None else (self.key,)
-        for key in keys:
+        for key in self.keys(*usual):
             if record.get(key) is not None:
                 return record[key]
-        raise KeyError(" or ".join(keys))
+        raise KeyError(" or ".join(self.keys(*usual)))
 
     def is_correct(self, value: Any) -> bool:
         """Whether the value exceeds the threshold. Raises ValueError for what is not a number."""
