@@ -132,12 +132,16 @@ CHAIN = Task(
 # addition is to forget to carry.
 
 LARGEST = 30
-NAMES = words_of("""anna ben carla david emma felix grace henry iris jack karen leo maria noah olga paul quinn rosa sam tina
-uma victor wendy xavier yara zoe alice bruno chloe daniel elena frank gina hugo ingrid jonas kim lars mona nils""")
-THINGS = words_of("""apples pears plums figs nuts eggs cakes pies rolls sweets coins stamps cards books pens pencils stones
-shells marbles buttons beads balls kites toys dolls boats cars trains bricks tickets flowers roses tulips seeds leaves
-feathers candles cups plates spoons bottles jars boxes bags baskets hats scarves socks shirts rings keys bells maps photos
-posters letters songs tapes discs badges""")
+NAMES = words_of(
+    "anna ben carla david emma felix grace henry iris jack karen leo maria noah olga paul quinn rosa sam tina uma "
+    "victor wendy xavier yara zoe alice bruno chloe daniel elena frank gina hugo ingrid jonas kim lars mona nils"
+)
+THINGS = words_of(
+    "apples pears plums figs nuts eggs cakes pies rolls sweets coins stamps cards books pens pencils stones "
+    "shells marbles buttons beads balls kites toys dolls boats cars trains bricks tickets flowers roses tulips "
+    "seeds leaves feathers candles cups plates spoons bottles jars boxes bags baskets hats scarves socks shirts "
+    "rings keys bells maps photos posters letters songs tapes discs badges"
+)
 ORDER = ("first", "then", "finally")
 GAINS = words_of("buys finds gets wins receives collects earns makes borrows picks")
 LOSSES = words_of("eats loses sells drops breaks gives donates lends spends throws")
