@@ -40,6 +40,15 @@ class Rollouts(NamedTuple):
         tokens = torch.zeros_like(rollouts).index_add_(0, side, length)
         return Totals(rollouts.view(2, -1), tokens.view(2, -1))
 
+    def with_permuted_outcomes(self, generator: torch.Generator) -> "Rollouts":
+        """The outcomes of each group's rollouts permuted among those that have tokens."""
+        length = torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
+        counted = (length > 0).nonzero().squeeze(1)
+        drawn = counted[torch.randperm(len(counted), generator=generator)]
+        correct = self.correct.clone()
+        correct[counted[self.group[counted].argsort()]] = self.correct[drawn[self.group[drawn].argsort()]]
+        return self._replace(correct=correct)
+
 
 class Totals(NamedTuple):
     """What each group holds, [2, n_groups]: the first row is about its incorrect rollouts, the second the correct."""

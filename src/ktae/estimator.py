@@ -4,10 +4,8 @@ A batch goes through five steps: check it, group its rows, count tokens per grou
 the scores to the advantage of the rollout.
 """
 
-import functools
-import logging
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +13,6 @@ from torch import Tensor
 from ktae.config import KTAEConfig
 from ktae.counting import (
     Rollouts,
-    TokenCounts,
     chunks_of_groups,
     concatenate,
     contingency_tables,
@@ -23,12 +20,9 @@ from ktae.counting import (
     distinct,
 )
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
+from ktae.metrics import Estimate, sum_values
 from ktae.scoring import associate, evaluate_all, key_token_values
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
-
-logger = logging.getLogger(__name__)
-
-SATURATED = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,39 +49,6 @@ class KeyTokenTable:
     saturation_incorrect: Tensor
     direction: Tensor  # > 0: speaks for correct
     key_token_value: Tensor
-
-
-class Estimate(NamedTuple):
-    """What :func:`estimate` returns: the advantages, and figures about what was added."""
-
-    advantages: Tensor  # [B, T]
-    outcomes: Tensor  # [2, groups] incorrect and correct rollouts with at least one unmasked token
-    n_tokens: int  # unmasked
-    n_nonzero: int  # tokens with a key-token value other than 0
-    n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
-    total_magnitude: float  # sum of |value| over the tokens
-
-    def metrics(self) -> dict[str, float]:
-        """The figures that a tracker shows, by name."""
-        groups, tokens = max(self.outcomes.shape[1], 1), max(self.n_tokens, 1)
-        return {
-            "ktae/mixed_group_share": (self.outcomes > 0).all(0).sum().item() / groups,
-            "ktae/single_rollout_group_share": (self.outcomes.sum(0) == 1).sum().item() / groups,
-            "ktae/nonzero_token_share": self.n_nonzero / tokens,
-            "ktae/mean_abs_value": self.total_magnitude / tokens,
-            "ktae/saturated_token_share": self.n_saturated / tokens,
-        }
-
-    def warn_if_all_one_sided(self, label: str, option: str) -> None:
-        """Warn, once per label, when groups have several rollouts, but none has both outcomes.
-
-        Args:
-            label: what makes a rollout correct, in words.
-            option: what to set to change it.
-        """
-        incorrect, correct = self.outcomes
-        if bool((incorrect + correct > 1).any()) and not bool(((incorrect > 0) & (correct > 0)).any()):
-            _warn_one_sided(label, option)
 
 
 def compute_ktae_advantage(
@@ -167,12 +128,18 @@ def estimate(
     rollout_index: Any = None,
     rollout_advantages: Tensor | None = None,
     config: KTAEConfig | None = None,
+    permutation: torch.Generator | None = None,
 ) -> Estimate:
-    """:func:`compute_ktae_advantage` with figures for a tracker. Same arguments and errors."""
+    """:func:`compute_ktae_advantage` with figures for a tracker. Same arguments and errors, and one more argument.
+
+    `permutation` permutes the outcomes among the rollouts of each group: what key-token values are by chance.
+    """
     config = check_config(config)
     rollouts, scores, _ = _rollouts(
         token_level_rewards, response_mask, responses, index, is_correct, rollout_index, config
     )
+    if permutation is not None:
+        rollouts = rollouts.with_permuted_outcomes(permutation)
     warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
@@ -182,21 +149,22 @@ def estimate(
     advantages = broadcast_rollout_advantages(rollout_advantages, response_mask, dtype)
 
     totals = rollouts.totals()
-    outcomes = totals.rollouts
-    totals = totals.to(responses.device)
+    totals_on_cpu, totals = totals, totals.to(responses.device)
     tables = contingency_tables(totals)
     every_association = evaluate_all(tables, config)
-    figures = torch.zeros(3, dtype=torch.float64, device=responses.device)
+    of_group = torch.zeros(rollouts.n_groups, dtype=torch.float64, device=responses.device)
+    of_all = torch.zeros(3, dtype=torch.float64, device=responses.device)
     responses = responses.contiguous()  # a slice such as input_ids[:, -T:] is not
-    for rows in chunks_of_groups(rollouts, (outcomes > 0).all(0), responses):
+    for rows in chunks_of_groups(rollouts, (totals_on_cpu.rollouts > 0).all(0), responses):
         counts, position, pair = count_tokens(responses, response_mask, rows)
         association, table = associate(counts, tables, config, every_association)
         strength, h = (association[name].index_select(0, table) for name in ("strength", "effect_size"))
         value = key_token_values(counts, totals, strength, h, config)["key_token_value"]
         advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
-        figures += _figures(value.abs(), counts, config)
-    nonzero, saturated, magnitude = figures.tolist()
-    return Estimate(advantages, outcomes, int(rollouts.row_length.sum()), int(nonzero), int(saturated), magnitude)
+        sums = sum_values(value, counts, rollouts.n_groups, config)
+        of_group, of_all = of_group + sums[0], of_all + sums[1]
+    nonzero, saturated, magnitude = of_all.tolist()
+    return Estimate(advantages, totals_on_cpu, of_group.cpu(), int(nonzero), int(saturated), magnitude)
 
 
 @torch.no_grad()
@@ -251,26 +219,6 @@ def key_token_table(
         **columns,
         **key_token_values(counts, totals, columns["strength"], columns["effect_size"], config),
     )
-
-
-@functools.cache
-def _warn_one_sided(label: str, option: str) -> None:
-    logger.warning(
-        "No group of this batch has both correct and incorrect rollouts that are not masked, so no token has a "
-        "key-token value and the advantages are those of the rollouts alone. A rollout is correct if %s. "
-        "If the rewards differ within groups, this label misses it: set %s. If they do not, the prompts are too easy "
-        "or too hard. This is said once; the metric ktae/mixed_group_share tells it in every step.",
-        label,
-        option,
-    )
-
-
-def _figures(magnitude: Tensor, counts: TokenCounts, config: KTAEConfig) -> Tensor:
-    """Of the tokens counted: how many have a value, how many a saturated one, and the sum of the magnitudes."""
-    assert config.scale is not None
-    occurrences = counts.occurrences.sum(0).double()
-    columns = (magnitude > 0, magnitude > SATURATED * config.scale, magnitude)
-    return torch.stack([occurrences @ column.double() for column in columns])
 
 
 def _rollouts(

@@ -12,6 +12,7 @@ METRICS = [
     "ktae/mixed_group_share",
     "ktae/single_rollout_group_share",
     "ktae/nonzero_token_share",
+    "ktae/mean_value",
     "ktae/mean_abs_value",
     "ktae/saturated_token_share",
     "timing_s/ktae",
@@ -79,6 +80,7 @@ def check_run(returncode, output, calls, process):
         assert len(call["ids_under_the_mask"]) > 20  # sampled ids, not padding
     for name in METRICS:
         assert len(logged(output, name)) == STEPS, name
+    assert len(logged(output, "ktae/chance/mean_value")) == 1  # of every tenth step
     mixed = logged(output, "ktae/mixed_group_share")
     assert any(mixed), "no group had both outcomes: the run shows nothing"
     assert [call["nonzero_values"] > 0 for call in calls] == [share > 0 for share in mixed]

@@ -1,5 +1,7 @@
 """The V0 seam: veRL's own `compute_advantage` and `compute_data_metrics` on a DataProto."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from verl import DataProto
 from verl.trainer.ppo import core_algos, metric_utils, ray_trainer
 
 from ktae import KTAEConfig
+from ktae.integrations.verl import estimator
 
 
 def test_advantages_and_returns():
@@ -75,16 +78,40 @@ def test_missing_correct_key():
 
 def test_metrics_reach_the_tracker():
     data, batch = data_proto()
-    key_part = (advantages(**batch) - advantages(**batch, config=KTAEConfig(scale=0))).abs()
+    value = advantages(**batch) - advantages(**batch, config=KTAEConfig(scale=0))
+    key_part = value.abs()
     tokens = batch["response_mask"].sum()
     metrics = metric_utils.compute_data_metrics(compute(data), use_critic=False)
     assert metrics["ktae/mixed_group_share"] == 1
     assert metrics["ktae/single_rollout_group_share"] == 0
+    assert metrics["ktae/mean_value"] == pytest.approx((value.sum() / tokens).item())
     assert metrics["ktae/mean_abs_value"] == pytest.approx((key_part.sum() / tokens).item())
     assert metrics["ktae/nonzero_token_share"] == pytest.approx(((key_part > 0).sum() / tokens).item())
     assert metrics["ktae/saturated_token_share"] == pytest.approx(((key_part > 0.9).sum() / tokens).item())
     assert 0 < metrics["timing_s/ktae"] < 60
     assert "critic/score/mean" in metrics
+
+
+def test_every_so_many_steps_the_metrics_of_permuted_outcomes(monkeypatch):
+    monkeypatch.setattr(estimator, "_steps", itertools.count())
+    seen = []
+    for _ in range(4):
+        data, _ = data_proto()
+        before = torch.get_rng_state()
+        metrics = metric_utils.compute_data_metrics(compute(data, ktae={"chance_every": 2}), use_critic=False)
+        assert torch.equal(torch.get_rng_state(), before)  # a run goes on as it would without
+        seen.append({name: metrics[name] for name in metrics if name.startswith("ktae/chance/")})
+    assert [bool(metrics) for metrics in seen] == [True, False, True, False]
+    assert seen[0]["ktae/chance/mean_abs_value"] != seen[2]["ktae/chance/mean_abs_value"]
+    assert 0 < seen[0]["ktae/chance/saturated_token_share"] < 1
+    assert "ktae/chance/mixed_group_share" not in seen[0]  # the same by chance
+
+
+def test_no_metrics_of_permuted_outcomes(monkeypatch):
+    monkeypatch.setattr(estimator, "_steps", itertools.count())
+    data, _ = data_proto()
+    metrics = metric_utils.compute_data_metrics(compute(data, ktae={"chance_every": 0}), use_critic=False)
+    assert not [name for name in metrics if "chance" in name]
 
 
 def test_metrics_of_one_sided_and_single_groups():

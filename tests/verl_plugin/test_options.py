@@ -36,8 +36,9 @@ def test_every_option(make):
         "norm_adv_by_std": False,
         "epsilon": 1e-5,
     }
-    options = parse_options(make(ktae={**given, "correct_key": "acc"}))
+    options = parse_options(make(ktae={**given, "correct_key": "acc", "chance_every": 3}))
     assert options.config == KTAEConfig(**given)
+    assert options.chance_every == 3
     assert options.correct_key == "acc"
 
 
@@ -78,6 +79,8 @@ def test_verls_own_key_for_dr_grpo_is_honoured():
         ({"top": 1, "scale": 1}, r"\+algorithm.ktae.top and \+algorithm.ktae.scale are one option"),
         ({"scale": "two"}, "scale='two'"),
         ({"correct_key": 3}, "correct_key=3: give the name of a reward extra"),
+        ({"chance_every": -1}, "chance_every=-1: give a whole number of steps, 0 for never"),
+        ({"chance_every": True}, "chance_every=True: give a whole number of steps"),
         ({"dump_every": 2}, "dump_every has no effect without"),
         ({"dump_dir": "d", "dump_groups": 0}, "dump_groups=0: give a whole number from 1 on"),
         ({"correct_key": ""}, "correct_key='': give the name of a reward extra"),

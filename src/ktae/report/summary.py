@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ktae.estimator import SATURATED
+from ktae.metrics import SATURATED
 from ktae.report.analysis import Analysis
 from ktae.report.display import STATISTICS
 from ktae.report.rollouts import Group

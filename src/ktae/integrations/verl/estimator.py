@@ -1,6 +1,7 @@
 """The function that veRL calls for `algorithm.adv_estimator=ktae`."""
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from ktae.integrations.verl.options import NAME, parse_options
 from ktae.validation import check_batch
 
 LABEL_OPTIONS = "+algorithm.ktae.correct_key to a reward extra such as acc, or +algorithm.ktae.correct_threshold"
+
+_steps = itertools.count()
 
 
 def compute_advantage(
@@ -54,7 +57,8 @@ def compute_advantage(
     if options.base_estimator is not None:
         check_batch(rewards, mask, responses)
         rollout_advantages = base_advantages(options.base_estimator, rewards, mask, uids, sessions, config)
-    result = estimate(
+    estimate_batch = functools.partial(
+        estimate,
         rewards,
         mask,
         responses,
@@ -64,6 +68,7 @@ def compute_advantage(
         rollout_advantages=rollout_advantages,
         config=options.config,
     )
+    result = estimate_batch()
     result.warn_if_all_one_sided(describe_label(options), LABEL_OPTIONS)
     if options.dump is not None:
         side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result, options.config)
@@ -72,6 +77,11 @@ def compute_advantage(
         advantages = torch.zeros_like(token_level_rewards, dtype=advantages.dtype)
         advantages[list(lent.rows)] = result.advantages
     lent.metrics.update(result.metrics())
+    step = next(_steps)
+    if options.chance_every and step % options.chance_every == 0:
+        by_chance = estimate_batch(permutation=torch.Generator().manual_seed(step))
+        for name, value in by_chance.value_metrics().items():
+            lent.metrics[name.replace("ktae/", "ktae/chance/")] = value
     lent.metrics["timing_s/ktae"] = time.perf_counter() - start
     return advantages, advantages
 

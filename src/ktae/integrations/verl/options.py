@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 NAME = "ktae"
 
 # Options of the veRL integration, beside those of KTAEConfig.
-NAMES = ("correct_key", "base_estimator", "dump_dir", "dump_every", "dump_groups")
+NAMES = ("correct_key", "base_estimator", "dump_dir", "dump_every", "dump_groups", "chance_every")
 
 # Names of the published training scripts.
 ALIASES = {
@@ -34,12 +34,14 @@ class Options:
         correct_key: name of the reward extra that says whether a rollout is correct; None: the score does.
         base_estimator: name of the registered estimator whose advantages are the rollout-level part; None: GRPO's.
         dump: what of a step is written where; None: nothing.
+        chance_every: steps from one to the next in which the metrics are shown for permuted outcomes too; 0: never.
     """
 
     config: KTAEConfig
     correct_key: str | None = None
     base_estimator: str | None = None
     dump: Dump | None = None
+    chance_every: int = 10
 
 
 def parse_options(algorithm: Any) -> Options:
@@ -59,6 +61,9 @@ def parse_options(algorithm: Any) -> Options:
     correct_key = _name(settings, "correct_key", "a reward extra, such as acc")
     base_estimator = _name(settings, "base_estimator", "an estimator of veRL, such as rloo")
     dump = _dump(settings)
+    chance_every = settings.pop("chance_every", Options.chance_every)
+    if isinstance(chance_every, bool) or not isinstance(chance_every, int) or chance_every < 0:
+        raise ValueError(f"+algorithm.ktae.chance_every={chance_every!r}: give a whole number of steps, 0 for never.")
     if settings.pop("bottom", None) is not None:
         _warn_once("+algorithm.ktae.bottom has no effect: the published code reads it but never uses it.")
     if given.get("beta_ig", 1) != 1:
@@ -80,7 +85,7 @@ def parse_options(algorithm: Any) -> Options:
             "algorithm.norm_adv_by_std_in_grpo."
         )
     settings.setdefault("norm_adv_by_std", get("norm_adv_by_std_in_grpo", True))
-    return Options(KTAEConfig(**settings), correct_key, base_estimator, dump)
+    return Options(KTAEConfig(**settings), correct_key, base_estimator, dump, chance_every)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ktae.config import KTAEConfig
-from ktae.estimator import Estimate
+from ktae.metrics import Estimate
 
 logger = logging.getLogger(__name__)
 

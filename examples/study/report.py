@@ -1,0 +1,177 @@
+"""Tables and plots of the runs that study.py left. python examples/study/report.py --figures docs/figures"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from scipy import stats
+from study import RESULTS, Plan, Run, curve, mean_accuracy, plan, read
+from tasks import TASKS
+
+matplotlib.use("svg")
+from matplotlib import pyplot as plt
+
+OFFSETS = ("offset 0.2", "offset 0.5")
+SHOWN = ["GRPO", "offset 0.5", "published", "z, centred, offset 0.5", "oracle"]  # as curves
+
+
+class Arm(NamedTuple):
+    """The final runs of an arm; arrays of a number for each seed."""
+
+    learning_rate: float
+    curves: np.ndarray  # [seeds, steps] accuracy
+    accuracy: np.ndarray  # over the curve
+    sampled: np.ndarray
+    greedy: np.ndarray
+    length: np.ndarray  # at the end
+    entropy: np.ndarray
+
+
+def arm_of(runs: list[Run], results: Path) -> Arm:
+    files = [read(run.file(results)) for run in runs]
+
+    def at_end(which: str, measure: str) -> np.ndarray:
+        return np.array([getattr(rows[which], measure) for rows in files])
+
+    return Arm(
+        runs[0].learning_rate,
+        np.array([[evaluation.accuracy for evaluation in curve(rows)] for rows in files]),
+        np.array([mean_accuracy(rows) for rows in files]),
+        at_end("sampled", "accuracy"),
+        at_end("greedy", "accuracy"),
+        at_end("sampled", "length"),
+        at_end("sampled", "entropy"),
+    )
+
+
+def arms_of(task: str, plan: Plan) -> dict[str, Arm]:
+    runs = plan.final(task)
+    return {arm: arm_of([run for run in runs if run.arm == arm], plan.results) for arm in plan.arms}
+
+
+class Difference(NamedTuple):
+    mean: float
+    half_width: float  # of the 95 % interval
+    p: float
+    better: int  # seeds
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> Difference:
+    """a - b, paired."""
+    d = a - b
+    return Difference(d.mean(), half_width(d), float(stats.ttest_rel(a, b).pvalue), int((d > 0).sum()))
+
+
+def half_width(values: np.ndarray) -> float:
+    """Of the 95 % interval of the mean, by Student's t."""
+    return float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+
+
+def holm(p: list[float]) -> list[float]:
+    """p-values corrected for their number (Holm 1979)."""
+    order = np.argsort(p)
+    steps = [(len(p) - i) * p[k] for i, k in enumerate(order)]
+    corrected = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(corrected[np.flatnonzero(order == k)[0]]) for k in range(len(p))]
+
+
+def better_offset(task: str, plan: Plan) -> str:
+    """In tuning, each with its best learning rate."""
+
+    def accuracy(arm: str) -> float:
+        rate = plan.best_learning_rate(task, arm)
+        runs = [Run(task, arm, rate, seed) for seed in plan.tuning_seeds]
+        return float(np.mean([mean_accuracy(read(run.file(plan.results))) for run in runs]))
+
+    return max((arm for arm in OFFSETS if arm in plan.arms), key=accuracy)
+
+
+def measures_table(arms: dict[str, Arm]) -> Iterator[str]:
+    yield "| arm | learning rate | accuracy over the curve | at the end, sampled | greedy | words | entropy |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, arm in arms.items():
+        numbers = [f"{x.mean():.3f} ± {half_width(x):.3f}" for x in (arm.accuracy, arm.sampled, arm.greedy)]
+        numbers += [f"{arm.length.mean():.1f}", f"{arm.entropy.mean():.2f}"]
+        yield f"| {name} | {arm.learning_rate:g} | {' | '.join(numbers)} |"
+
+
+def differences_table(arms: dict[str, Arm], controls: list[str]) -> Iterator[str]:
+    """Of accuracy over the curve."""
+    heads = " | ".join(f"to {control} | better | p | p, corrected" for control in controls)
+    yield f"| arm | {heads} |"
+    yield "|---|" + "---|---|---|---|" * len(controls)
+    columns = []
+    for control in controls:
+        others = [name for name in arms if name != control]
+        found = [difference(arms[name].accuracy, arms[control].accuracy) for name in others]
+        corrected = holm([d.p for d in found])
+        columns.append(
+            {
+                name: f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(arms[name].accuracy)} | "
+                f"{d.p:.2g} | {p:.2g}"
+                for name, d, p in zip(others, found, corrected, strict=True)
+            }
+        )
+    for name in arms:
+        yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
+
+
+def plot_curves(task: str, arms: dict[str, Arm], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for name in (name for name in SHOWN if name in arms):
+        curves = arms[name].curves
+        step, mean = np.arange(curves.shape[1]), curves.mean(0)
+        margin = stats.t.ppf(0.975, len(curves) - 1) * stats.sem(curves, axis=0)
+        (line,) = axes.plot(step, mean, label=name, linewidth=1.4)
+        axes.fill_between(step, mean - margin, mean + margin, alpha=0.2, color=line.get_color(), linewidth=0)
+    axes.set(xlabel="step", ylabel="accuracy of the rollouts", title=f"{task}: mean and 95 % interval of the seeds")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def plot_differences(task: str, arms: dict[str, Arm], path: Path) -> None:
+    names = [name for name in arms if name != "GRPO"]
+    found = [difference(arms[name].accuracy, arms["GRPO"].accuracy) for name in names]
+    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.28 * len(names)), layout="constrained")
+    rows = np.arange(len(names))
+    axes.errorbar([d.mean for d in found], rows, xerr=[d.half_width for d in found], fmt="o", markersize=4, capsize=2)
+    axes.axvline(0, color="0.5", linewidth=0.8)
+    axes.set(yticks=rows, yticklabels=names, xlabel="accuracy over the curve, difference to GRPO (95 % interval)")
+    axes.set_title(task)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def save(figure: plt.Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})  # the same file for the same numbers
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the runs' files")
+    parser.add_argument("--quick", action="store_true", help="of a study with --quick")
+    parser.add_argument("--figures", type=Path, help="write the plots to this folder")
+    arguments = parser.parse_args()
+    matplotlib.rcParams["svg.hashsalt"] = "ktae"
+    the_plan = plan(arguments.results, arguments.quick)
+    for task in arguments.tasks:
+        arms = arms_of(task, the_plan)
+        print(f"\n### {task}\n")
+        print(*measures_table(arms), sep="\n")
+        print()
+        print(*differences_table(arms, ["GRPO", better_offset(task, the_plan)]), sep="\n")
+        if arguments.figures:
+            plot_curves(task, arms, arguments.figures / f"{task}_curves.svg")
+            plot_differences(task, arms, arguments.figures / f"{task}_differences.svg")
+
+
+if __name__ == "__main__":
+    main()
