@@ -151,14 +151,14 @@ SENTENCES = {
         "{order} with {n} more than {x} there are {y} {things} .",
         "{order} {x} plus {n} equals {y} .",
         "{order} adding {n} to {x} yields {y} .",
-        "{order} that is {n} more than {x} , so {name} holds {y} .",
+        "{order} {n} more than {x} , so {name} holds {y} .",
     ],
     False: [
         "{order} {name} {verb} {n} , so {x} less {n} are {y} .",
         "{order} with {n} fewer than {x} there are {y} {things} .",
         "{order} {x} minus {n} equals {y} .",
         "{order} taking {n} from {x} yields {y} .",
-        "{order} that is {n} fewer than {x} , so {name} holds {y} .",
+        "{order} {n} fewer than {x} , so {name} holds {y} .",
     ],
 }
 REMARKS = [

@@ -53,6 +53,14 @@ def test_json_and_csv(dump, tmp_path, capsys):
     assert rows[0] == six
 
 
+def test_a_mistyped_input_leaves_the_last_report_alone(tmp_path, capsys):
+    last = tmp_path / "report.json"
+    last.write_text("{}")
+    assert main(["report", str(tmp_path / "nosuch.jsonl"), "--json", str(last)]) == 1
+    assert "nosuch.jsonl does not exist" in capsys.readouterr().err
+    assert last.read_text() == "{}"
+
+
 @pytest.mark.parametrize(("options", "prompts"), [([], 4), (["--html-groups", "3"], 3)])
 def test_html(tmp_path, capsys, options, prompts):
     page = tmp_path / "report.html"

@@ -117,6 +117,7 @@ def test_broken_lines_are_skipped_and_counted(tmp_path, monkeypatch):
         json.dumps(row("p", "x", 10**400)) + "\n": "is no number",
         json.dumps(row("p", "x", 1) | {"step": 1.5}) + "\n": "the step is 1.5",
         json.dumps(row("p", "x", 1) | {"step": [7]}) + "\n": "[7] is no number",
+        json.dumps(row("p", "x", 1) | {"step": float("nan")}) + "\n": "the step is nan",
         json.dumps(row("p", "x", 1) | {"step": float("inf")}) + "\n": "the step is inf",
     }
     monkeypatch.setattr("ktae.report.rollouts.SHOWN", 99)
@@ -225,11 +226,23 @@ def test_texts_in_parquet(tmp_path):
     assert (found[0].prompt, found[0].rollouts[0]) == ("?", Rollout(True, "a b"))
 
 
+def test_of_parquet_only_the_columns_that_are_documented(tmp_path):
+    messages = [[{"role": "user", "content": "2 + 2?"}], [{"role": "user", "content": "2 + 2?"}]]
+    columns = {"uid": [1, 1], "responses": [[5], [6]], "correct": [True, False], "prompt": messages}
+    path = save(
+        tmp_path, columns | {"config": ["mine", "mine"], "token_id": ["x", "y"], "token_text": [1, 2]}, "parquet"
+    )
+    found, _ = groups(path)
+    assert found[0].prompt == '[{"role": "user", "content": "2 + 2?"}]'
+    assert found[0].config is None
+    assert found[0].token_text == {}
+
+
 def test_a_directory_of_steps_in_their_order(tmp_path):
-    for name in ("10.jsonl", "9.jsonl", "notes.txt", "last.jsonl"):
+    for name in ("global_step_10.jsonl", "9.jsonl", "notes.txt", "last.jsonl"):
         write(tmp_path / name, row("p", "a", 1))
     (tmp_path / "directory.npz").mkdir()
-    assert [path.name for path in files(tmp_path)] == ["9.jsonl", "10.jsonl", "last.jsonl"]
+    assert [path.name for path in files(tmp_path)] == ["9.jsonl", "global_step_10.jsonl", "last.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ LOSS_TYPES = [
     for loss_type in ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo")
     if f'"{loss_type}"' in inspect.getsource(GRPOTrainer._compute_loss)  # the last ones came with later versions
 ]
-REFUSED = {"luspo"} | ({"sapo"} if OLD_SAPO else set())
+REFUSED = {"vespo", "luspo"} | ({"sapo"} if OLD_SAPO else set())
 METRICS = ["mixed_group_share", "single_rollout_group_share", "nonzero_token_share", "mean_abs_value"]
 
 

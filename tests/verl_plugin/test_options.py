@@ -62,6 +62,7 @@ def test_null_is_as_if_not_given():
 
 def test_one_ignored_id_and_the_padding():
     assert parse_options({"ktae": {"ignore_token_ids": 5, "pad_token_id": 6}}).config.ignore_token_ids == (5, 6)
+    assert parse_options({"ktae": {"ignore_token_ids": (4, 5), "pad_token_id": 6}}).config.ignore_token_ids == (4, 5, 6)
 
 
 def test_verls_own_key_for_dr_grpo_is_honoured():

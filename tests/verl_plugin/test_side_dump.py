@@ -64,6 +64,26 @@ def test_groups_with_both_outcomes_come_first(tmp_path):
         assert set(file["uid"].tolist()) == {"prompt-3"}
 
 
+def test_an_agents_session_has_the_outcome_of_its_last_row():
+    index, sessions, correct = ["a", "a", "b", "b"], ["s", "s", "s", "t"], [False, True, False, True]
+    assert side_dump._rows(index, sessions, correct, groups=1) == [2, 3]
+
+
+def test_uids_that_look_alike_stay_apart():
+    assert side_dump._texts([1, "1", 1]) == ["1", "'1'", "1"]
+    assert side_dump._texts([1, 2, "a"]) == ["1", "2", "a"]
+
+
+def test_a_directory_that_cannot_be_listed_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
+    def broken(*_):
+        raise OSError("Stale file handle")
+
+    monkeypatch.setattr(side_dump.Counter, "next", broken)
+    expected = compute(data_proto()[0]).batch["advantages"]
+    assert torch.equal(compute(data_proto()[0], ktae={"dump_dir": str(tmp_path)}).batch["advantages"], expected)
+    assert "training goes on without it" in caplog.text
+
+
 def test_a_full_disk_does_not_stop_the_training(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     data, _ = data_proto()

@@ -137,6 +137,10 @@ def _check_trainer(trainer: Any) -> None:
             getattr(arguments, "importance_sampling_level", "token") != "token",
             'importance_sampling_level="sequence": one ratio a completion averages the credit of its tokens away',
         ),
+        (
+            arguments.loss_type == "vespo",
+            'loss_type="vespo": it weighs a completion by the sign of its advantage, which its tokens no longer share',
+        ),
         (arguments.loss_type == "luspo", 'loss_type="luspo": its loss is one of whole sequences'),
         (
             arguments.loss_type == "sapo" and hasattr(trainer, "get_sapo_token_loss"),

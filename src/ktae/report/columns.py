@@ -20,7 +20,7 @@ Columns = Mapping[str, Any]  # numpy arrays, or lists of lists
 
 def read(path: Path, labels: Labels, skipped: Skipped, progress: Progress) -> Iterator[Group]:  # noqa: ARG001
     """The groups of a file, with the errors of :func:`ktae.report.rollouts.read`. It is read whole."""
-    columns = _npz(path) if path.name.endswith(".npz") else _parquet(path)
+    columns = _npz(path) if path.name.endswith(".npz") else _parquet(path, {*OF_ROWS, "prompt", labels.key})
     try:
         rows = _rows(columns, labels)
         prompts, texts, config = _prompts(columns), _texts(columns), _config(columns)
@@ -44,12 +44,14 @@ def _npz(path: Path) -> Columns:
         raise FormatError(f"{path} is no npz file of arrays: {error}") from error
 
 
-def _parquet(path: Path) -> Columns:
+def _parquet(path: Path, of_rows: set[str | None]) -> Columns:
+    """The columns of rows; others are the user's own, whatever their names."""
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
     try:
-        return parquet.read_table(path).to_pydict()
+        known = [name for name in parquet.read_schema(path).names if name in of_rows]
+        return parquet.read_table(path, columns=known).to_pydict()
     except ArrowException as error:
         raise FormatError(f"{path} is no parquet file: {error}") from error
 
@@ -139,7 +141,7 @@ def _prompts(columns: Columns) -> dict[Any, str]:
     if "prompt" not in columns:
         return {}
     uids = columns["prompt_uid" if "prompt_uid" in columns else "uid"]
-    return {uid: text(str(prompt)) for uid, prompt in _pairs(uids, columns["prompt"], "prompt")}
+    return {uid: text(prompt) for uid, prompt in _pairs(uids, columns["prompt"], "prompt")}
 
 
 def _texts(columns: Columns) -> dict[int, str]:
@@ -151,7 +153,7 @@ def _texts(columns: Columns) -> dict[int, str]:
 def _pairs(keys: Any, values: Any, name: str) -> list[tuple[Any, Any]]:
     if len(keys) != len(values):
         raise ValueError(f"{name} has {len(values)} entries for {len(keys)}")
-    return list(zip(np.asarray(keys).tolist(), np.asarray(values).tolist(), strict=True))
+    return list(zip(*(x.tolist() if isinstance(x, np.ndarray) else x for x in (keys, values)), strict=True))
 
 
 def _config(columns: Columns) -> KTAEConfig | None:

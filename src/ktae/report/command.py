@@ -43,7 +43,6 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.json == arguments.csv == "-":
         raise FormatError("--json - and --csv - would mix: write one of them to a file.")
     with ExitStack() as stack:
-        table, record = (_open(name, stack) for name in (arguments.csv, arguments.json))
         skipped, units, steps = Skipped(), set[str](), dict[int, Summary]()
         groups = _groups(arguments, skipped, stack)
         first = next(groups, None)
@@ -51,6 +50,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
             reasons = "; ".join(skipped.examples)
             raise FormatError(f"no group of rollouts in {', '.join(arguments.operands)}. {reasons}")
         config = _config(arguments, first)
+        # Only now, so that a mistyped input leaves the files of the last report alone.
+        table, record = (_open(name, stack) for name in (arguments.csv, arguments.json))
         summary = _new_summary(config)
 
         def observed() -> Iterator[Analysis]:

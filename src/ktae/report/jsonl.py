@@ -182,7 +182,7 @@ def _step(record: dict[str, Any], path: Path) -> int | None:
     step = record.get("step")
     if step is None:
         return step_of(path)
-    if not number(step).is_integer():
+    if step != step or not number(step).is_integer():
         raise ValueError(f"the step is {step!r}")
     return int(number(step))
 

@@ -95,8 +95,8 @@ def files(path: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int | None:
-    """The step in a file's name: veRL's dumps are called {step}.jsonl."""
-    match = re.fullmatch(r"(?:step[_-]?)?(\d+)", path.name.split(".")[0])
+    """The step in a file's name: veRL's dumps are called {step}.jsonl, its checkpoints global_step_{step}."""
+    match = re.fullmatch(r"(?:(?:global_)?step[_-]?)?(\d+)", path.name.split(".")[0])
     return int(match.group(1)) if match else None
 
 

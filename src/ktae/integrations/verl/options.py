@@ -135,5 +135,8 @@ def _rename_aliases(given: dict[str, Any]) -> dict[str, Any]:
             settings[name] = given[alias]
     if "pad_token_id" in given:
         ignored = settings.get("ignore_token_ids", [])
-        settings["ignore_token_ids"] = [*(ignored if isinstance(ignored, list) else [ignored]), given["pad_token_id"]]
+        settings["ignore_token_ids"] = [
+            *(ignored if isinstance(ignored, (list, tuple)) else [ignored]),
+            given["pad_token_id"],
+        ]
     return settings

@@ -60,13 +60,18 @@ def write(
     config: KTAEConfig,
 ) -> None:
     """Write the step's file if it is due. A failure is a warning: it does not concern the training."""
-    step = counter.next(dump.directory)
+    try:
+        step = counter.next(dump.directory)
+    except OSError:
+        logger.warning("ktae could not read %s; training goes on without it.", dump.directory, exc_info=True)
+        return
     if (step - 1) % dump.every != 0:
         return
-    rows = _rows(index, is_correct.tolist(), dump.groups)
+    sessions = list(range(len(is_correct))) if rollout_index is None else rollout_index
+    rows = _rows(index, sessions, is_correct.tolist(), dump.groups)
     columns: dict[str, Any] = {
-        "uid": np.array([str(index[row]) for row in rows]),
-        "rollout_index": np.array([str(row if rollout_index is None else rollout_index[row]) for row in rows]),
+        "uid": np.array(_texts([index[row] for row in rows])),
+        "rollout_index": np.array([str(sessions[row]) for row in rows]),
         "correct": is_correct[rows].numpy(force=True),
         "responses": responses[rows].numpy(force=True),
         "response_mask": response_mask[rows].bool().numpy(force=True),
@@ -88,10 +93,16 @@ def write(
         logger.warning("ktae could not write %s; training goes on without it.", path, exc_info=True)
 
 
-def _rows(index: Sequence[Any], correct: list[bool], groups: int) -> list[int]:
+def _rows(index: Sequence[Any], sessions: Sequence[Any], correct: list[bool], groups: int) -> list[int]:
     """The rows of the first groups, those with both outcomes before the others, in the order of the batch."""
-    outcomes: dict[Any, set[bool]] = {}
-    for label, outcome in zip(index, correct, strict=True):
-        outcomes.setdefault(label, set()).add(outcome)
-    chosen = set(sorted(outcomes, key=lambda label: len(outcomes[label]) == 1)[:groups])
+    outcomes: dict[Any, dict[Any, bool]] = {}
+    for label, session, outcome in zip(index, sessions, correct, strict=True):
+        outcomes.setdefault(label, {})[session] = outcome  # the last row's is the session's
+    chosen = set(sorted(outcomes, key=lambda label: len(set(outcomes[label].values())) == 1)[:groups])
     return [row for row, label in enumerate(index) if label in chosen]
+
+
+def _texts(labels: list[Any]) -> list[str]:
+    """Texts that tell the labels apart: 1 and "1" are two prompts."""
+    texts = [str(label) for label in labels]
+    return texts if len(set(texts)) == len(set(labels)) else [repr(label) for label in labels]

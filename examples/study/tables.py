@@ -1,4 +1,4 @@
-"""Tables and plots of the runs that study.py left. python examples/study/report.py --figures docs/figures"""
+"""Tables and plots of the runs that study.py left. python examples/study/tables.py --figures docs/figures"""
 
 import argparse
 from collections.abc import Iterator
