@@ -403,6 +403,18 @@ def test_evaluation_is_evaluation_though_generation_switches_the_model_to_traini
     assert "ktae/mean_abs_value" in trainer._metrics["eval"]
 
 
+@pytest.mark.filterwarnings("ignore:std.*degrees of freedom:UserWarning")  # of TRL 0.26, over one reward
+def test_evaluation_of_one_completion_a_prompt(tmp_path, caplog):
+    settings = {"num_generations_eval": 1, "per_device_eval_batch_size": 4}
+    dataset = toy.DATASET.select(range(2))
+    trainer = toy.make(Watched, tmp_path, settings=settings, eval_dataset=dataset)
+    trainer.model.eval()
+    batch = trainer._generate_and_score_completions([{"prompt": prompt} for prompt in "ab"])
+    assert batch["advantages"].shape == batch["completion_ids"].shape
+    assert not batch["advantages"].nan_to_num().any()  # TRL 0.26 divides by the deviation of one reward
+    assert "ktae" not in caplog.text
+
+
 @pytest.mark.parametrize("change", [lambda rows: rows.roll(1, 0), lambda rows: rows[:-1]])
 def test_rows_that_are_exchanged_or_dropped_after_they_were_rewarded_are_refused(tmp_path, change):
     class Replays(GRPOTrainer):

@@ -75,8 +75,11 @@ class KTAEMixin:
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         if "tool_mask" in batch:
             mask = mask * batch["tool_mask"]
+        group_size = self.num_generations if training else self.num_generations_eval
+        if group_size == 1:  # an evaluation that has nothing to compare a completion with
+            return torch.zeros(mask.shape, device=ids.device)
         label = self._rewards[:, self.correct_column]
-        group = torch.arange(len(label)) // (self.num_generations if training else self.num_generations_eval)
+        group = torch.arange(len(label)) // group_size
         every_mask = self._gather(mask)
         result = estimate(
             torch.zeros(every_mask.shape, device=ids.device),  # the rewards: TRL's advantages are what is added to
