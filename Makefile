@@ -11,7 +11,7 @@ TRL_VERSIONS = 0.26.2 1.16.0
 COMMON_TESTS = $(addprefix tests/verl_plugin/test_, training.py plugin.py versions.py options.py dataproto.py \
 	base.py labels.py side_dump.py)
 
-.PHONY: demo test test-learning test-matrix test-oldest test-trl lint bench clean
+.PHONY: demo test test-learning test-matrix test-oldest test-trl lint bench study clean
 
 # A real veRL training run on the CPU, then the key tokens of real rollouts, in the terminal and as a page.
 demo: .venv/installed
@@ -69,6 +69,11 @@ lint: .venv/installed
 # Ratios to veRL's own grpo, and a plot in build/.
 bench: .venv/installed
 	$(BIN)/python benchmarks/bench.py --plot build
+
+# Does token credit make a model learn better? Hours: see examples/study/README.md. Runs that are there are not run again.
+study: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python examples/study/study.py
+	$(BIN)/python examples/study/tables.py --figures docs/figures
 
 clean:
 	rm -rf .venv .matrix

@@ -1,6 +1,6 @@
 """Does token credit make a model learn better? make study
 
-For each task one policy is trained on solutions, and from it each arm trains by reinforcement: first with three
+For each task one policy is trained on solutions, and from it each arm trains by reinforcement: first with several
 learning rates on seeds kept for that, then with the best of them on the final seeds. Every run leaves a file; one that
 is there is not run again, so a study that was interrupted goes on. README.md has the protocol.
 """
