@@ -119,6 +119,18 @@ def differences_table(arms: dict[str, Arm], controls: list[str]) -> Iterator[str
         yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
 
 
+def end_table(arms: dict[str, Arm], control: str) -> Iterator[str]:
+    """Differences at the end of training."""
+    yield f"| arm, to {control} | sampled | greedy | words | entropy |"
+    yield "|---|---|---|---|---|"
+    for name in (name for name in arms if name != control):
+        cells = []
+        for measure, digits in (("sampled", 3), ("greedy", 3), ("length", 1), ("entropy", 2)):
+            d = difference(getattr(arms[name], measure), getattr(arms[control], measure))
+            cells.append(f"{d.mean:+.{digits}f} ± {d.half_width:.{digits}f}")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def plot_curves(task: str, arms: dict[str, Arm], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name in (name for name in SHOWN if name in arms):
@@ -163,11 +175,17 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "ktae"
     the_plan = plan(arguments.results, arguments.quick)
     for task in arguments.tasks:
-        arms = arms_of(task, the_plan)
+        try:
+            arms = arms_of(task, the_plan)
+        except FileNotFoundError as error:
+            parser.exit(1, f"{error.filename} is not there yet: study.py makes it.\n")
         print(f"\n### {task}\n")
         print(*measures_table(arms), sep="\n")
         print()
-        print(*differences_table(arms, ["GRPO", better_offset(task, the_plan)]), sep="\n")
+        offset = better_offset(task, the_plan)
+        print(*differences_table(arms, ["GRPO", offset]), sep="\n")
+        print()
+        print(*end_table(arms, offset), sep="\n")
         if arguments.figures:
             plot_curves(task, arms, arguments.figures / f"{task}_curves.svg")
             plot_differences(task, arms, arguments.figures / f"{task}_differences.svg")
