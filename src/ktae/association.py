@@ -146,6 +146,35 @@ def effect_size(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     return h * ((correct > 0) & (incorrect > 0))
 
 
+def hypergeometric_z(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    r"""Standardised number of correct rollouts with the token: :math:`z = (a - kn_c/N) / \sigma`.
+
+    k = a + b of N rollouts contain the token and :math:`n_c = a + c` are correct. Given these, a is hypergeometric
+    under independence, with variance :math:`\sigma^2 = k (N-k) n_c (N-n_c) / (N^2 (N-1))`. Where a is fixed, z is 0.
+
+    Args:
+        a, b, c, d: cells of the tables, integers >= 0, any shape.
+
+    Returns:
+        z, float64, of the cells' shape.
+
+    Raises:
+        ValueError: a cell is negative or not an integer, or the shapes differ.
+
+    Source:
+        N. Mantel, "Chi-Square Tests with One Degree of Freedom", 1963.
+
+    Example:
+        >>> hypergeometric_z(*torch.tensor([3, 0, 0, 3])).item()  # sqrt(5)
+        2.23606797749979
+    """
+    a, b, c, d = _cells(a, b, c, d)
+    k, n_correct, n = a + b, a + c, a + b + c + d
+    excess = (n * a - k * n_correct).double()  # in integers, so exactly 0 where nothing speaks for either outcome
+    margins = (k * (n - k)).double() * (n_correct * (n - n_correct))
+    return torch.where(margins > 0, excess * ((n - 1).clamp(min=1) / margins.clamp(min=1)).sqrt(), 0.0)
+
+
 def fisher_score(p: Tensor) -> Tensor:
     r"""Fisher score :math:`F = \exp(-2p)`, and 0 where p = 1.
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-Preset = Literal["published", "paper"]
+Preset = Literal["published", "paper", "calibrated"]
 
 LARGEST = 1e30  # weight or scale, so that what is computed with them stays finite in float32
 
@@ -27,13 +27,20 @@ class KTAEConfig:
     scale           1: values in (-1, 1)                               1/2: sigmoid - 1/2, values in (-1/2, 1/2)
     ==============  =================================================  ==============================================
 
+    `calibrated` is neither: an estimator of this library's own, from the study in docs/results.md. A token's value in a
+    rollout is :math:`\tanh(z/2)` times the scale, z from the *other* rollouts of the group alone
+    (:func:`ktae.association.hypergeometric_z`), shifted to a mean of 1/2 in each group with both outcomes.
+
     Args:
-        preset: `published` or `paper`.
+        preset: `published`, `paper` or `calibrated`. The three weights have no effect with the latter.
         fisher_weight: h1 >= 0, weight of the Fisher score (`alpha` in the published scripts).
         information_gain_weight: h2 >= 0, weight of the information gain (`beta_ig`).
         term_frequency_weight: h3 >= 0, weight of the BM25 term-frequency contrast in the direction (`gamma_tf`).
         scale: bound of the key-token value's magnitude (`top`), >= 0; 0 leaves the rollout-level advantage alone. None:
             the preset's. It is resolved on construction, so `dataclasses.replace` carries the resolved number over.
+        offset: mean that the key-token values of each group with both outcomes are shifted to; of this the metrics and
+            tables show nothing. None: the preset's, which is 1/2 for `calibrated` and no shift for the others.
+            `scale=0, offset=0.5` adds a constant, without anything about tokens: the control to compare with.
         correct_threshold: a rollout is correct when its score is strictly greater. Unused when `is_correct` is given.
         ignore_token_ids: ids whose key-token value is 0. They still count in the lengths of the rollouts.
         norm_adv_by_std: divide the rollout-level advantage by the group's standard deviation (GRPO); False is Dr.GRPO.
@@ -57,6 +64,7 @@ class KTAEConfig:
     information_gain_weight: float = 1.0
     term_frequency_weight: float = 1.0
     scale: float | None = None
+    offset: float | None = None
     correct_threshold: float = 0.0
     ignore_token_ids: tuple[int, ...] = ()
     norm_adv_by_std: bool = True
@@ -66,7 +74,9 @@ class KTAEConfig:
         if self.preset not in get_args(Preset):
             raise ValueError(f"preset={self.preset!r} is unknown. Known presets: {', '.join(get_args(Preset))}.")
         if self.scale is None:
-            object.__setattr__(self, "scale", 1.0 if self.preset == "published" else 0.5)
+            object.__setattr__(self, "scale", 0.5 if self.preset == "paper" else 1.0)
+        if self.preset == "calibrated":
+            self._check_calibrated()
         for name in ("fisher_weight", "information_gain_weight", "term_frequency_weight", "scale", "epsilon"):
             _check_number(name, getattr(self, name))
             if not 0 <= getattr(self, name) <= LARGEST:
@@ -76,6 +86,10 @@ class KTAEConfig:
                 "fisher_weight and information_gain_weight are both 0, which leaves no strength to weight the "
                 "direction with. Set scale=0 to switch the key-token value off."
             )
+        if self.offset is not None:
+            _check_number("offset", self.offset)
+            if not abs(self.offset) <= LARGEST:
+                raise ValueError(f"offset={self.offset!r}: KTAE needs a number from {-LARGEST:g} to {LARGEST:g}.")
         _check_number("correct_threshold", self.correct_threshold)
         if math.isnan(self.correct_threshold):
             raise ValueError("correct_threshold is NaN: no score is greater than it, so every rollout were incorrect.")
@@ -87,6 +101,15 @@ class KTAEConfig:
             if isinstance(token_id, bool) or not isinstance(token_id, Integral) or not -(2**63) <= token_id < 2**63:
                 raise ValueError(f"ignore_token_ids contains {token_id!r}: token ids are integers of 64 bits.")
         object.__setattr__(self, "ignore_token_ids", tuple(int(token_id) for token_id in self.ignore_token_ids))
+
+    def _check_calibrated(self) -> None:
+        if self.offset is None:
+            object.__setattr__(self, "offset", 0.5)
+        for name in ("fisher_weight", "information_gain_weight", "term_frequency_weight"):
+            if getattr(self, name) != 1:
+                raise ValueError(
+                    f'{name}={getattr(self, name)!r} has no effect with preset="calibrated": leave it out.'
+                )
 
 
 def _check_number(name: str, value: object) -> None:

@@ -119,9 +119,9 @@ def count_tokens(responses: Tensor, response_mask: Tensor, rows: Rows) -> tuple[
     position = _positions(response_mask, rows)
     token_id, token = distinct(responses.view(-1).index_select(0, position).long())
     group_id, row_group = torch.unique_consecutive(rows.group, return_inverse=True)
-    key, pair = distinct(_per_token(row_group * len(token_id), rows).add_(token))  # [P], [n]
+    key, pair = distinct(per_token(row_group * len(token_id), rows).add_(token))  # [P], [n]
     pair_group = key // len(token_id)
-    occurrences = torch.bincount(_per_token(rows.correct * len(key), rows).add_(pair), minlength=2 * len(key))
+    occurrences = torch.bincount(per_token(rows.correct * len(key), rows).add_(pair), minlength=2 * len(key))
     counts = TokenCounts(
         group=group_id.index_select(0, pair_group),
         token_id=token_id.index_select(0, key - pair_group * len(token_id)),
@@ -204,17 +204,17 @@ def _positions(response_mask: Tensor, rows: Rows) -> Tensor:
     if response_mask.is_contiguous():
         # Where nothing but padding on the right is masked, the length of a row tells all.
         position = torch.arange(rows.n_tokens, device=start.device)
-        position += _per_token(start - rows.length.cumsum(0) + rows.length, rows)
+        position += per_token(start - rows.length.cumsum(0) + rows.length, rows)
         if response_mask.view(-1).index_select(0, position).min() == 1:
             return position
     position = _where_true(response_mask.index_select(0, rows.row).view(-1).bool())
-    return position.add_(_per_token(start - torch.arange(len(start), device=start.device) * width, rows))
+    return position.add_(per_token(start - torch.arange(len(start), device=start.device) * width, rows))
 
 
 def _document_frequency(pair: Tensor, n_pairs: int, rows: Rows) -> Tensor:
     """Number of incorrect and of correct rollouts that contain each pair, [2, P], given the pair of every token [n]."""
     width = -(-n_pairs // 8) * 8
-    document = _per_token((rows.correct * rows.n_slots + rows.slot) * width, rows).add_(pair)
+    document = per_token((rows.correct * rows.n_slots + rows.slot) * width, rows).add_(pair)
     n_cells = 2 * rows.n_slots * width
     if n_cells > max(CELLS_PER_VALUE * len(document), SMALL_TABLE):
         document = torch.unique(document)
@@ -240,7 +240,7 @@ def _where_true(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy())) if _on_cpu(mask) else mask.nonzero().squeeze(1)
 
 
-def _per_token(values: Tensor, rows: Rows) -> Tensor:
+def per_token(values: Tensor, rows: Rows) -> Tensor:
     """Values of the rows [r] as a new tensor, one for each of their tokens [n]."""
     if _on_cpu(values):  # numpy repeats four times as fast as torch
         return torch.from_numpy(values.numpy().repeat(rows.length.numpy()))

@@ -18,10 +18,11 @@ from ktae.counting import (
     contingency_tables,
     count_tokens,
     distinct,
+    per_token,
 )
 from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
 from ktae.metrics import Estimate, sum_values
-from ktae.scoring import associate, evaluate_all, key_token_values
+from ktae.scoring import associate, directions, evaluate_all, key_token_values
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
 
 
@@ -48,7 +49,7 @@ class KeyTokenTable:
     saturation_correct: Tensor  # BM25
     saturation_incorrect: Tensor
     direction: Tensor  # > 0: speaks for correct
-    key_token_value: Tensor
+    key_token_value: Tensor  # with preset="calibrated" the mean over the token's occurrences in the group
 
 
 def compute_ktae_advantage(
@@ -150,21 +151,27 @@ def estimate(
 
     totals = rollouts.totals()
     totals_on_cpu, totals = totals, totals.to(responses.device)
+    mixed = (totals_on_cpu.rollouts > 0).all(0)
     tables = contingency_tables(totals)
     every_association = evaluate_all(tables, config)
     of_group = torch.zeros(rollouts.n_groups, dtype=torch.float64, device=responses.device)
     of_all = torch.zeros(3, dtype=torch.float64, device=responses.device)
     responses = responses.contiguous()  # a slice such as input_ids[:, -T:] is not
-    for rows in chunks_of_groups(rollouts, (totals_on_cpu.rollouts > 0).all(0), responses):
+    for rows in chunks_of_groups(rollouts, mixed, responses):
         counts, position, pair = count_tokens(responses, response_mask, rows)
         association, table = associate(counts, tables, config, every_association)
-        strength, h = (association[name].index_select(0, table) for name in ("strength", "effect_size"))
-        value = key_token_values(counts, totals, strength, h, config)["key_token_value"]
-        advantages.view(-1).index_add_(0, position, value.to(dtype).index_select(0, pair))
+        value = key_token_values(counts, totals, association, table, config)
+        of_token = pair if value.dim() == 1 else pair + per_token(rows.correct * len(counts.group), rows)
+        advantages.view(-1).index_add_(0, position, value.to(dtype).view(-1).index_select(0, of_token))
         sums = sum_values(value, counts, rollouts.n_groups, config)
         of_group, of_all = of_group + sums[0], of_all + sums[1]
+    of_group = of_group.cpu()
+    if config.offset is not None:
+        shift = torch.where(mixed, config.offset - of_group / totals_on_cpu.tokens.sum(0).clamp(min=1), 0.0)
+        of_row = shift[rollouts.group[rollouts.of_row]].to(advantages)
+        advantages += of_row[:, None] * response_mask
     nonzero, saturated, magnitude = of_all.tolist()
-    return Estimate(advantages, totals_on_cpu, of_group.cpu(), int(nonzero), int(saturated), magnitude)
+    return Estimate(advantages, totals_on_cpu, of_group, int(nonzero), int(saturated), magnitude)
 
 
 @torch.no_grad()
@@ -212,12 +219,16 @@ def key_token_table(
     chunks = chunks_of_groups(rollouts, every_group, responses)
     counts = concatenate([count_tokens(responses, response_mask, rows)[0] for rows in chunks], responses.device)
     association, table = associate(counts, contingency_tables(totals), config)
+    value = key_token_values(counts, totals, association, table, config)
+    if value.dim() == 2:
+        value = (value * counts.occurrences).sum(0) / counts.occurrences.sum(0)
     columns = {name: column.index_select(0, table) for name, column in association.items()}
     return KeyTokenTable(
         index=[labels[group] for group in counts.group.tolist()],
         token_id=counts.token_id,
         **columns,
-        **key_token_values(counts, totals, columns["strength"], columns["effect_size"], config),
+        **directions(counts, totals, columns["effect_size"], config),
+        key_token_value=value,
     )
 
 

@@ -75,14 +75,16 @@ class Estimate(NamedTuple):
 
 
 def sum_values(value: Tensor, counts: TokenCounts, n_groups: int, config: KTAEConfig) -> tuple[Tensor, Tensor]:
-    """Of the tokens counted, given their key-token values [P]: the sum for each group [n_groups], and over all how many
-    have a value, how many a saturated one, and the sum of the magnitudes [3]."""
+    """Of the tokens counted, given their key-token values [P] or [2, P]: the sum for each group [n_groups], and over
+    all how many have a value, how many a saturated one, and the sum of the magnitudes [3]."""
     assert config.scale is not None
-    occurrences = counts.occurrences.sum(0).double()
-    of_group = torch.bincount(counts.group, weights=occurrences * value, minlength=n_groups)
+    occurrences = (counts.occurrences if value.dim() == 2 else counts.occurrences.sum(0)).double()
+    of_pair = occurrences * value
+    of_pair = of_pair.sum(0) if value.dim() == 2 else of_pair
+    of_group = torch.bincount(counts.group, weights=of_pair, minlength=n_groups)
     magnitude = value.abs()
     columns = (magnitude > 0, magnitude > SATURATED * config.scale, magnitude)
-    return of_group, torch.stack([occurrences @ column.double() for column in columns])
+    return of_group, torch.stack([occurrences.flatten() @ column.double().flatten() for column in columns])
 
 
 @functools.cache

@@ -115,6 +115,31 @@ def key_token_values(
     return values
 
 
+def leave_one_out_values(
+    rollouts: Sequence[Sequence[int]], correct: Sequence[bool], *, scale: float = 1.0
+) -> list[dict[int, float]]:
+    """preset="calibrated" before the shift: the values of the token ids of each rollout, from the other rollouts.
+
+    Example:
+        >>> leave_one_out_values([[5, 7], [5], [5], [6]], [True, True, False, False])[0]
+        {5: 0.33..., 7: 0.0}
+    """
+    values: list[dict[int, float]] = []
+    for i, own in enumerate(rollouts):
+        others = [(set(rollouts[j]), correct[j]) for j in range(len(rollouts)) if j != i and rollouts[j]]
+        n, n_correct = len(others), sum(label for _, label in others)
+        values.append({})
+        for token in sorted(set(own)):
+            k = sum(token in tokens for tokens, _ in others)
+            a = sum(token in tokens for tokens, label in others if label)
+            z = 0.0
+            if 0 < k < n and 0 < n_correct < n:
+                variance = Fraction(k * (n - k) * n_correct * (n - n_correct), n * n * (n - 1))
+                z = float(a - Fraction(k * n_correct, n)) / math.sqrt(variance)
+            values[-1][token] = scale * math.tanh(z / 2)
+    return values
+
+
 def group_relative_advantages(scores: Sequence[float], epsilon: float = 1e-6, norm_by_std: bool = True) -> list[float]:
     """GRPO advantage of each rollout of one group, in exact fractions up to the square root."""
     if len(scores) == 1:

@@ -9,6 +9,7 @@ from ktae.association import (
     effect_size,
     fisher_exact_pvalue,
     fisher_score,
+    hypergeometric_z,
     information_gain,
     table_probability,
 )
@@ -28,7 +29,7 @@ def evaluate(tables: Tables, number: Tensor, config: KTAEConfig) -> dict[str, Te
         Columns of :class:`ktae.KeyTokenTable`, from `a` to `strength`, [D] each.
     """
     a, b, c, d = tables.cells(number)
-    published = config.preset == "published"
+    published = config.preset != "paper"
     p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
     f, gain = fisher_score(p), information_gain(a, b, c, d)
     h1, h2 = config.fisher_weight, config.information_gain_weight
@@ -73,12 +74,44 @@ def associate(
 
 
 def key_token_values(
-    counts: TokenCounts, totals: Totals, strength: Tensor, effect_size: Tensor, config: KTAEConfig
-) -> dict[str, Tensor]:
-    """Direction and key-token value of each token, given the strength and effect size of its table [P].
+    counts: TokenCounts, totals: Totals, association: dict[str, Tensor], table: Tensor, config: KTAEConfig
+) -> Tensor:
+    """Key-token value of each token, given the statistics of the tables and which of them is each token's.
 
     Returns:
-        Columns of :class:`ktae.KeyTokenTable`, from `term_frequency_correct` to `key_token_value`, [P] each.
+        [P], or [2, P] where it is another in the incorrect rollouts than in the correct ones.
+    """
+    if config.preset == "calibrated":
+        value = leave_one_out_values(counts, totals)
+    else:
+        strength, h = (association[name].index_select(0, table) for name in ("strength", "effect_size"))
+        value = torch.tanh(strength * directions(counts, totals, h, config)["direction"] / 2)
+    assert config.scale is not None  # resolved by KTAEConfig
+    value = config.scale * value
+    if config.ignore_token_ids:
+        ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
+        value = value.masked_fill(torch.isin(counts.token_id, ignored), 0.0)
+    return value
+
+
+def leave_one_out_values(counts: TokenCounts, totals: Totals) -> Tensor:
+    """tanh(z/2) [2, P], z from the rollouts of the group other than the one that the token stands in.
+
+    Its own outcome would speak for every token of a rollout, whatever it is.
+    """
+    b, a = counts.rollouts
+    n_incorrect, n_correct = (x.index_select(0, counts.group) for x in totals.rollouts)
+    c, d = n_correct - a, n_incorrect - b
+    of_incorrect = hypergeometric_z(a, (b - 1).clamp(min=0), c, d)
+    of_correct = hypergeometric_z((a - 1).clamp(min=0), b, c, d)
+    return torch.tanh(torch.stack([of_incorrect, of_correct]) / 2)
+
+
+def directions(counts: TokenCounts, totals: Totals, effect_size: Tensor, config: KTAEConfig) -> dict[str, Tensor]:
+    """Term frequencies and direction of each token, given the effect size of its table [P].
+
+    Returns:
+        Columns of :class:`ktae.KeyTokenTable`, from `term_frequency_correct` to `direction`, [P] each.
     """
     length = totals.tokens.double()
     saturation_point = bm25_saturation_point(length, length.mean(0))
@@ -91,17 +124,10 @@ def key_token_values(
     contrast = s[1] / (s[0] + RATIO_EPSILON) - s[0] / (s[1] + RATIO_EPSILON)
     two_sided = (totals.rollouts > 0).all(0).index_select(0, counts.group)
     direction = torch.where(two_sided, effect_size + config.term_frequency_weight * contrast, 0.0)
-
-    assert config.scale is not None  # resolved by KTAEConfig
-    value = config.scale * torch.tanh(strength * direction / 2)
-    if config.ignore_token_ids:
-        ignored = torch.tensor(config.ignore_token_ids, dtype=torch.long, device=value.device)
-        value = value.masked_fill(torch.isin(counts.token_id, ignored), 0.0)
     return {
         "term_frequency_correct": tf[1],
         "term_frequency_incorrect": tf[0],
         "saturation_correct": s[1],
         "saturation_incorrect": s[0],
         "direction": direction,
-        "key_token_value": value,
     }

@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings = parser.add_argument_group(
         "settings", "those of the run that wrote the file, else KTAE's defaults, else:"
     )
-    settings.add_argument("--preset", choices=("published", "paper"))
+    settings.add_argument("--preset", choices=("published", "paper", "calibrated"))
     for name in ("fisher", "information-gain", "term-frequency"):
         settings.add_argument(f"--{name}-weight", type=float, metavar="NUMBER")
     settings.add_argument("--scale", type=float, metavar="NUMBER")

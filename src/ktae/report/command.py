@@ -105,7 +105,7 @@ def _config(arguments: argparse.Namespace, group: Group) -> KTAEConfig:
     """Those of the run that the group is from, else the defaults, with the settings that were given in their place."""
     given = _given(arguments)
     if "preset" in given:
-        given.setdefault("scale", None)  # the preset's
+        given |= {"scale": given.get("scale"), "offset": None}  # the preset's
     try:
         return replace(group.config or KTAEConfig(), **given)
     except ValueError as error:

@@ -15,7 +15,7 @@ STATISTICS = {
     "D": "direction",
     "V": "key_token_value",
 }
-P_NAMES = {"published": "Fisher p", "paper": "p of the table"}  # of each preset
+P_NAMES = {"published": "Fisher p", "paper": "p of the table", "calibrated": "Fisher p"}  # of each preset
 
 # Okabe and Ito's colours, which colour-blind people tell apart; seen on black and on white.
 PALETTE = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
