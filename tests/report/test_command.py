@@ -217,3 +217,26 @@ def test_without_the_extra(tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert process.returncode == 1
     assert "It needs the extra: pip install 'ktae[report]'" in process.stderr
+
+
+def test_calibrated(tmp_path, capsys):
+    page = tmp_path / "report.html"
+    assert main(["report", str(DATA), "--preset", "calibrated", "--json", "-", "--html", str(page)]) == 0
+    calibrated = json.loads(capsys.readouterr().out)
+    assert main(["report", str(DATA), "--json", "-"]) == 0
+    published = json.loads(capsys.readouterr().out)
+    assert calibrated["mean_abs_value"] != published["mean_abs_value"]
+    assert calibrated["mean_abs_value"] > 1.1 * calibrated["mean_abs_value_by_chance"]
+    text = html.unescape(page.read_text())
+    assert "V is the mean over the token's occurrences" in text
+    assert "V is as before the shift to a mean of 0.5." in text
+
+
+def test_a_side_dump_of_a_calibrated_run(tmp_path, capsys):
+    compute(data_proto()[0], ktae={"preset": "calibrated", "dump_dir": str(tmp_path)})
+    assert main(["report", str(tmp_path), "--json", "-"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert main(["report", str(tmp_path), "--preset", "calibrated", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_abs_value"] == own["mean_abs_value"]
+    assert main(["report", str(tmp_path), "--preset", "published", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean_abs_value"] != own["mean_abs_value"]

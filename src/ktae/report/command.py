@@ -68,7 +68,7 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
 
         analyses = observed()
         if arguments.html is not None:
-            notes = partial(_notes, first, arguments, skipped, units)
+            notes = partial(_notes, first, arguments, config, skipped, units)
             _write_page(_all_read(analyses, arguments.html_groups), arguments.html, config, notes)
         deque(analyses, maxlen=0)
         if arguments.training is not None:
@@ -136,11 +136,17 @@ def _all_read(analyses: Iterator[Analysis], n: int) -> Iterator[Analysis]:
     deque(analyses, maxlen=0)
 
 
-def _notes(first: Group, arguments: argparse.Namespace, skipped: Skipped, units: set[str]) -> Iterator[str]:
+def _notes(
+    first: Group, arguments: argparse.Namespace, config: KTAEConfig, skipped: Skipped, units: set[str]
+) -> Iterator[str]:
     """What the page says of its numbers."""
     of_training = first.rollouts[0].advantages is not None and not _given(arguments)
     yield f"Tokens are {', '.join(sorted(units))}."
     yield "The advantages are those that training used." if of_training else "Aᵢ is GRPO's on the outcomes, 0 and 1."
+    if config.preset == "calibrated":
+        yield "V is the mean over the token's occurrences: it depends on the other rollouts."
+    if config.offset is not None:
+        yield f"V is as before the shift to a mean of {config.offset:g}."
     if skipped.count:
         yield f"Lines or files skipped: {skipped.count} ({'; '.join(skipped.examples)})."
 
