@@ -108,25 +108,28 @@ def highest_entropy(batch: Batch, _: torch.Generator) -> Tensor:
 def leave_one_out_z(units: Tensor, contexts: Tensor, batch: Batch) -> Tensor:
     """tanh(z/2), z of the unit among the other rollouts of the group that have its context.
 
-    Of the other N rollouts with the context nc are correct, k have the unit too, a of these are correct: z is a,
+    Of the other n rollouts with the context n_correct are correct, k have the unit too, a of these are correct: z is a,
     standardised over shuffles of the outcomes. Words that share a unit share the context.
     """
     values = torch.zeros(units.shape)
     correct = batch.rewards.sum(1) > 0
     for number in batch.index.unique():
         rows = (batch.index == number).nonzero()[:, 0]
-        right, mask = correct[rows].double(), batch.response_mask[rows] == 1
-        sides = []
-        for labels in (units[rows], contexts[rows]):
-            distinct, label = labels.unique(return_inverse=True)
-            present = torch.zeros(len(rows), len(distinct), dtype=torch.double)
-            present.scatter_reduce_(1, label, mask.double(), "amax")
-            sides.append(((present.sum(0)[label] - 1), ((right @ present)[label] - right[:, None])))
-        (k, a), (n, n_right) = sides
-        variance = k * (n - k) * n_right * (n - n_right) / (n**2 * (n - 1)).clamp(min=1)
-        z = torch.where(variance > 0, (a - k * n_right / n.clamp(min=1)) / variance.clamp(min=1e-9).sqrt(), 0.0)
-        values[rows] = torch.tanh(z / 2).float()
+        group = (correct[rows].double(), batch.response_mask[rows] == 1)
+        n, n_correct = others_with(contexts[rows], *group)
+        k, a = others_with(units[rows], *group)
+        variance = k * (n - k) * n_correct * (n - n_correct) / (n**2 * (n - 1)).clamp(min=1)
+        z = (a - k * n_correct / n.clamp(min=1)) / variance.clamp(min=1e-9).sqrt()
+        values[rows] = torch.tanh(torch.where(variance > 0, z, 0.0) / 2).float()
     return values
+
+
+def others_with(labels: Tensor, correct: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """[G, T]: how many other rollouts of the group have the label of the place, and how many of these are correct."""
+    distinct, label = labels.unique(return_inverse=True)
+    present = torch.zeros(len(labels), len(distinct), dtype=torch.double)
+    present.scatter_reduce_(1, label, mask.double(), "amax")
+    return present.sum(0)[label] - 1, (correct @ present)[label] - correct[:, None]
 
 
 def z(batch: Batch, _: torch.Generator) -> Tensor:

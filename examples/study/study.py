@@ -55,11 +55,26 @@ class Plan(NamedTuple):
         return [Run(task, arm, rates[arm], seed) for seed, arm in itertools.product(self.final_seeds, self.arms)]
 
     def best_learning_rate(self, task: str, arm: str) -> float:
-        def accuracy(rate: float) -> float:
-            runs = (Run(task, arm, rate, seed) for seed in self.tuning_seeds)
-            return float(np.mean([mean_accuracy(read(run.file(self.results))) for run in runs]))
+        return max(LEARNING_RATES[task], key=lambda rate: self.tuning_accuracy(task, arm, rate))
 
-        return max(LEARNING_RATES[task], key=accuracy)
+    def tuning_accuracy(self, task: str, arm: str, rate: float) -> float:
+        runs = (Run(task, arm, rate, seed) for seed in self.tuning_seeds)
+        return float(np.mean([mean_accuracy(self.read(run)) for run in runs]))
+
+    def read(self, run: Run) -> dict[str, Evaluation]:
+        """By step, "sampled" and "greedy" for the evaluations at the end."""
+        path = run.file(self.results)
+        with path.open(encoding="utf-8") as file:
+            rows = {row.pop("step"): row for row in csv.DictReader(file)}
+        evaluations = {
+            step: Evaluation(*(float(row[name]) for name in Evaluation._fields)) for step, row in rows.items()
+        }
+        if len(curve(evaluations)) != self.steps:
+            raise ValueError(f"{path} is of {len(curve(evaluations))} steps, not {self.steps}: of another study.")
+        return evaluations
+
+    def is_done(self, run: Run) -> bool:
+        return run.file(self.results).exists() and bool(self.read(run))
 
 
 QUICK = ["GRPO", "offset 0.5", "published"]
@@ -78,7 +93,9 @@ def checkpoint(task: str, plan: Plan) -> Policy:
     if not path.exists():
         trained = supervise(TASKS[task], plan.supervised_updates or TASKS[task].supervised_updates)
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(trained.state_dict(), path)
+        part = path.with_suffix(".part")  # so that no half of a file is taken for a whole
+        torch.save(trained.state_dict(), part)
+        part.rename(path)
     policy.load_state_dict(torch.load(path))
     return policy
 
@@ -91,21 +108,13 @@ def execute(job: tuple[Plan, Run]) -> Run:
     rows = [*enumerate(curve), ("sampled", evaluate(policy, task)), ("greedy", evaluate(policy, task, greedy=True))]
     path = run.file(plan.results)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")  # so that no half of a file is taken for a run
+    part = path.with_suffix(".part")
     with part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *Evaluation._fields])
         writer.writerows([step, *(f"{number:.4f}" for number in evaluation)] for step, evaluation in rows)
     part.rename(path)
     return run
-
-
-def read(path: Path) -> dict[str, Evaluation]:
-    """By step, "sampled" and "greedy" for the evaluations at the end."""
-    with path.open(encoding="utf-8") as file:
-        return {
-            row["step"]: Evaluation(*(float(row[name]) for name in Evaluation._fields)) for row in csv.DictReader(file)
-        }
 
 
 def curve(rows: dict[str, Evaluation]) -> list[Evaluation]:
@@ -118,7 +127,7 @@ def mean_accuracy(rows: dict[str, Evaluation]) -> float:
 
 
 def execute_all(runs: list[Run], plan: Plan, processes: int) -> None:
-    jobs = [(plan, run) for run in runs if not run.file(plan.results).exists()]
+    jobs = [(plan, run) for run in runs if not plan.is_done(run)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for done, run in enumerate(pool.imap_unordered(execute, jobs), start=1):
             print(f"{done}/{len(jobs)} {run.task}, {run.arm}, {run.learning_rate:g}, seed {run.seed}", flush=True)
@@ -140,6 +149,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick and arguments.results == RESULTS:
         parser.error("--quick needs a folder of its own: --results FOLDER")
+    torch.set_num_threads(1)
     the_plan = plan(arguments.results, arguments.quick)
     for runs in stages(the_plan, arguments.tasks):
         execute_all(runs, the_plan, arguments.processes)

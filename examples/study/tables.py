@@ -8,18 +8,19 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from scipy import stats
-from study import RESULTS, Plan, Run, curve, mean_accuracy, plan, read
+from study import LEARNING_RATES, RESULTS, Plan, Run, curve, mean_accuracy, plan
 from tasks import TASKS
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 OFFSETS = ("offset 0.2", "offset 0.5")
-SHOWN = ["GRPO", "offset 0.5", "published", "z, centred, offset 0.5", "oracle"]  # as curves
+CANDIDATE = "z, centred, offset 0.5"
+SHOWN = ["GRPO", "offset 0.5", "published", CANDIDATE, "oracle"]  # as curves
 
 
-class Arm(NamedTuple):
-    """The final runs of an arm; arrays of a number for each seed."""
+class FinalRuns(NamedTuple):
+    """Of an arm; arrays of a number for each seed."""
 
     learning_rate: float
     curves: np.ndarray  # [seeds, steps] accuracy
@@ -30,13 +31,13 @@ class Arm(NamedTuple):
     entropy: np.ndarray
 
 
-def arm_of(runs: list[Run], results: Path) -> Arm:
-    files = [read(run.file(results)) for run in runs]
+def final_runs(runs: list[Run], plan: Plan) -> FinalRuns:
+    files = [plan.read(run) for run in runs]
 
     def at_end(which: str, measure: str) -> np.ndarray:
         return np.array([getattr(rows[which], measure) for rows in files])
 
-    return Arm(
+    return FinalRuns(
         runs[0].learning_rate,
         np.array([[evaluation.accuracy for evaluation in curve(rows)] for rows in files]),
         np.array([mean_accuracy(rows) for rows in files]),
@@ -47,9 +48,13 @@ def arm_of(runs: list[Run], results: Path) -> Arm:
     )
 
 
-def arms_of(task: str, plan: Plan) -> dict[str, Arm]:
+def final_runs_of_arms(task: str, plan: Plan) -> dict[str, FinalRuns]:
     runs = plan.final(task)
-    return {arm: arm_of([run for run in runs if run.arm == arm], plan.results) for arm in plan.arms}
+    arms = {arm: final_runs([run for run in runs if run.arm == arm], plan) for arm in plan.arms}
+    first = {name: arm.curves[:, 0].tolist() for name, arm in arms.items()}
+    if any(accuracies != first[plan.arms[0]] for accuracies in first.values()):
+        raise ValueError(f"The arms of {task} do not start alike, so they cannot be paired: {first}.")
+    return arms
 
 
 class Difference(NamedTuple):
@@ -80,16 +85,11 @@ def holm(p: list[float]) -> list[float]:
 
 def better_offset(task: str, plan: Plan) -> str:
     """In tuning, each with its best learning rate."""
-
-    def accuracy(arm: str) -> float:
-        rate = plan.best_learning_rate(task, arm)
-        runs = [Run(task, arm, rate, seed) for seed in plan.tuning_seeds]
-        return float(np.mean([mean_accuracy(read(run.file(plan.results))) for run in runs]))
-
-    return max((arm for arm in OFFSETS if arm in plan.arms), key=accuracy)
+    offsets = [arm for arm in OFFSETS if arm in plan.arms]
+    return max(offsets, key=lambda arm: max(plan.tuning_accuracy(task, arm, rate) for rate in LEARNING_RATES[task]))
 
 
-def measures_table(arms: dict[str, Arm]) -> Iterator[str]:
+def measures_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
     yield "| arm | learning rate | accuracy over the curve | at the end, sampled | greedy | words | entropy |"
     yield "|---|---|---|---|---|---|---|"
     for name, arm in arms.items():
@@ -98,7 +98,7 @@ def measures_table(arms: dict[str, Arm]) -> Iterator[str]:
         yield f"| {name} | {arm.learning_rate:g} | {' | '.join(numbers)} |"
 
 
-def differences_table(arms: dict[str, Arm], controls: list[str]) -> Iterator[str]:
+def differences_table(arms: dict[str, FinalRuns], controls: list[str]) -> Iterator[str]:
     """Of accuracy over the curve."""
     heads = " | ".join(f"to {control} | better | p | p, corrected" for control in controls)
     yield f"| arm | {heads} |"
@@ -119,7 +119,26 @@ def differences_table(arms: dict[str, Arm], controls: list[str]) -> Iterator[str
         yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
 
 
-def end_table(arms: dict[str, Arm], control: str) -> Iterator[str]:
+def questions_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
+    """The protocol's questions about the candidate, and what is left of the second one when the offset is matched."""
+    yield "| accuracy over the curve | difference | better | p | p, corrected |"
+    yield "|---|---|---|---|---|"
+    candidate, grpo, oracle = (arms[name].accuracy for name in (CANDIDATE, "GRPO", "oracle"))
+    questions = {f"candidate - {name}": (candidate, arms[name].accuracy) for name in ("GRPO", "published", *OFFSETS)}
+    questions["candidate - (GRPO + a third of the gap to the oracle)"] = (candidate, grpo + (oracle - grpo) / 3)
+    found = [difference(*pair) for pair in questions.values()]
+    for question, d, p in zip(questions, found, holm([d.p for d in found]), strict=True):
+        yield f"| {question} | {d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(grpo)} | {d.p:.2g} | {p:.2g} |"
+    constant, bound = (arms[name].accuracy.mean() for name in ("offset 0.5", "oracle, centred, offset 0.5"))
+    yield ""
+    yield (
+        f"Share of the gap to the oracle that is closed: {(candidate - grpo).mean() / (oracle - grpo).mean():.2f} from "
+        f"GRPO, of which the constant alone {(constant - grpo.mean()) / (oracle - grpo).mean():.2f}; "
+        f"{(candidate.mean() - constant) / (bound - constant):.2f} from offset 0.5 to the oracle with that offset."
+    )
+
+
+def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
     """Differences at the end of training."""
     yield f"| arm, to {control} | sampled | greedy | words | entropy |"
     yield "|---|---|---|---|---|"
@@ -131,7 +150,7 @@ def end_table(arms: dict[str, Arm], control: str) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def plot_curves(task: str, arms: dict[str, Arm], path: Path) -> None:
+def plot_curves(task: str, arms: dict[str, FinalRuns], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name in (name for name in SHOWN if name in arms):
         curves = arms[name].curves
@@ -145,7 +164,7 @@ def plot_curves(task: str, arms: dict[str, Arm], path: Path) -> None:
     save(figure, path)
 
 
-def plot_differences(task: str, arms: dict[str, Arm], path: Path) -> None:
+def plot_differences(task: str, arms: dict[str, FinalRuns], path: Path) -> None:
     names = [name for name in arms if name != "GRPO"]
     found = [difference(arms[name].accuracy, arms["GRPO"].accuracy) for name in names]
     figure, axes = plt.subplots(figsize=(7, 0.8 + 0.28 * len(names)), layout="constrained")
@@ -176,16 +195,16 @@ def main() -> None:
     the_plan = plan(arguments.results, arguments.quick)
     for task in arguments.tasks:
         try:
-            arms = arms_of(task, the_plan)
+            arms = final_runs_of_arms(task, the_plan)
         except FileNotFoundError as error:
             parser.exit(1, f"{error.filename} is not there yet: study.py makes it.\n")
-        print(f"\n### {task}\n")
-        print(*measures_table(arms), sep="\n")
-        print()
-        offset = better_offset(task, the_plan)
-        print(*differences_table(arms, ["GRPO", offset]), sep="\n")
-        print()
-        print(*end_table(arms, offset), sep="\n")
+        tables = [measures_table(arms)]
+        if not arguments.quick:
+            tables.append(questions_table(arms))
+        tables += [differences_table(arms, ["GRPO", better_offset(task, the_plan)]), end_table(arms, "GRPO")]
+        print(f"\n### {task}")
+        for table in tables:
+            print("", *table, sep="\n")
         if arguments.figures:
             plot_curves(task, arms, arguments.figures / f"{task}_curves.svg")
             plot_differences(task, arms, arguments.figures / f"{task}_differences.svg")
