@@ -240,6 +240,16 @@ def test_differences_are_paired():
     assert found.p == pytest.approx(2 * stats.t.sf(0.2 / (0.1 / np.sqrt(3)), 2))
 
 
+def test_the_page_has_the_tables_of_the_runs():
+    command = [sys.executable, str(STUDY / "tables.py"), "--tasks", "chain"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    page = (STUDY.parents[1] / "docs" / "results.md").read_text()
+    tables = printed.strip().split("\n\n")
+    assert len(tables) == 6
+    for table in tables:
+        assert table in page
+
+
 def run(program, *arguments):
     command = [sys.executable, str(STUDY / program), "--quick", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
