@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ import scipy.stats
 import torch
 
 from ktae import effect_size, fisher_exact_pvalue, information_gain, reference, table_probability
+from ktae.association import hypergeometric_z
 
 
 def tables_up_to(n_max, n_min=0):
@@ -168,3 +169,31 @@ class TestEveryFunction:
             function(one, one.float(), one, one)
         with pytest.raises(ValueError, match="negative cell"):
             function(one, one, one - 2, one)
+
+
+@pytest.mark.parametrize(("a", "b", "c", "d"), [(2, 0, 1, 3), (1, 2, 2, 1), (0, 3, 2, 1), (3, 0, 0, 3), (4, 1, 2, 5)])
+def test_z_is_standardised_over_all_shuffles_of_the_outcomes(a, b, c, d):
+    contains = [True] * (a + b) + [False] * (c + d)
+    counts = [sum(contains[i] for i in chosen) for chosen in combinations(range(len(contains)), a + c)]
+    expected = (a - np.mean(counts)) / np.std(counts)
+    assert hypergeometric_z(*torch.tensor([a, b, c, d])).item() == pytest.approx(expected)
+
+
+def test_z_of_what_shuffles_do_not_change_is_0():
+    tables = torch.tensor([(2, 2, 0, 0), (2, 0, 1, 0), (0, 0, 2, 2), (0, 0, 0, 0), (0, 3, 0, 1)], dtype=torch.uint8)
+    z = hypergeometric_z(*tables.T)
+    assert z.dtype == torch.float64
+    assert z.tolist() == [0] * 5
+
+
+def test_z_of_large_tables():
+    m = 3 * 10**9
+    a, b, c, d = m, m // 2, m // 3, m
+    k, n_correct, n = a + b, a + c, a + b + c + d
+    exact = Fraction((n * a - k * n_correct) ** 2 * (n - 1), k * (n - k) * n_correct * (n - n_correct))
+    assert hypergeometric_z(*torch.tensor([a, b, c, d])).item() == pytest.approx(math.sqrt(exact))
+
+
+def test_z_needs_counts():
+    with pytest.raises(ValueError, match="four integer tensors"):
+        hypergeometric_z(*torch.tensor([2.0, 0, 1, 3]))

@@ -86,7 +86,7 @@ def test_the_offset_is_the_mean_of_the_groups_with_both_outcomes(config):
         assert_same(value[mask == 1].unique(), torch.tensor([0.0, 0.5], dtype=torch.float64))
 
 
-def test_masked_tokens_and_ignored_ids():
+def test_ignored_ids_get_the_shift_alone():
     batch = random_batch(seed=4)
     plain = KTAEConfig(preset="calibrated", offset=0)
     value = advantages(**batch, config=plain) - advantages(**batch, config=GRPO)
@@ -96,6 +96,19 @@ def test_masked_tokens_and_ignored_ids():
     ignored = (batch["responses"] == 3) & (batch["response_mask"] == 1)
     shifts = {row: value[row][ignored[row]].unique() for row in range(len(value)) if ignored[row].any()}
     assert all(shift.numel() == 1 for shift in shifts.values())  # that of the group
+
+
+def test_what_is_masked_between_the_tokens_does_not_count():
+    batch = make_batch([[1, 2], [1, 3], [2, 4], [3, 4]], [1, 0, 1, 0], ["p"] * 4)
+    plain = advantages(**batch, config=CALIBRATED)
+    responses = torch.full((4, 4), 9)
+    responses[:, [0, 2]] = batch["responses"]
+    mask, rewards = torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.float64)
+    mask[:, [0, 2]], rewards[:, [0, 2]] = 1, batch["token_level_rewards"]
+    changed = {"token_level_rewards": rewards, "response_mask": mask, "responses": responses}
+    holes = advantages(**batch | changed, config=CALIBRATED)
+    assert_same(holes[:, [0, 2]], plain)
+    assert not holes[:, [1, 3]].any()
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 40])
@@ -134,12 +147,21 @@ def test_the_table_has_the_mean_over_a_tokens_occurrences():
 
 def test_metrics_are_those_before_the_shift():
     batch = random_batch(groups=6, size=6, seed=7)
-    value = expected_values(batch, offset=0.0)
+    values = []
+    for rows in groups_of(batch):
+        texts = [unmasked(batch, row) for row in rows]
+        correct = (batch["token_level_rewards"][rows].sum(1) > 0).tolist()
+        assert len(set(correct)) == 2
+        for text, of_token in zip(texts, reference.leave_one_out_values(texts, correct), strict=True):
+            values += [of_token[token] for token in text]
+    values = torch.tensor(values, dtype=torch.float64)
     metrics = estimate(**batch, config=CALIBRATED).metrics()
-    shifted = estimate(**batch, config=KTAEConfig(preset="calibrated", offset=7)).metrics()
-    assert metrics == shifted
-    assert metrics["ktae/mean_value"] != pytest.approx(0, abs=1e-3)
-    assert metrics["ktae/mean_value"] != pytest.approx((value.sum() / batch["response_mask"].sum()).item(), abs=1e-3)
+    assert metrics["ktae/mean_value"] == pytest.approx(values.mean().item())
+    assert metrics["ktae/mean_abs_value"] == pytest.approx(values.abs().mean().item())
+    assert metrics["ktae/nonzero_token_share"] == pytest.approx((values != 0).double().mean().item())
+    assert metrics == estimate(**batch, config=KTAEConfig(preset="calibrated", offset=7)).metrics()
+    saturated = estimate(**batch, config=KTAEConfig(preset="calibrated", scale=0.01)).metrics()
+    assert saturated["ktae/saturated_token_share"] == pytest.approx((values.abs() > 0.9).double().mean().item())
 
 
 @pytest.mark.parametrize(
@@ -147,6 +169,7 @@ def test_metrics_are_those_before_the_shift():
     [
         ({"preset": "calibrated", "fisher_weight": 2}, 'fisher_weight=2 has no effect with preset="calibrated"'),
         ({"preset": "calibrated", "term_frequency_weight": 0}, "term_frequency_weight=0 has no effect"),
+        ({"offset": 1e31}, "offset=1e.31: KTAE needs a number from -1e"),
         ({"offset": float("nan")}, "offset=nan: KTAE needs a number from -1e"),
         ({"offset": "0.5"}, r"offset='0.5' \(str\): KTAE needs a number"),
     ],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from batches import advantages, assert_same, make_batch, random_batch
 
-from ktae import KTAEConfig, compute_ktae_advantage, counting, key_token_table, reference, scoring
+from ktae import KTAEConfig, compute_ktae_advantage, counting, estimator, key_token_table, reference, scoring
 
 CHECK, GUESS, EQUALS, SIX, EIGHT = range(5)
 WORKED_EXAMPLE = make_batch(
@@ -322,6 +322,9 @@ class TestTypes:
         with torch.device("meta"):
             actual = advantages(**batch, config=KTAEConfig(ignore_token_ids=(3,)))
             key_token_table(**batch)
+            calibrated = KTAEConfig(preset="calibrated")
+            advantages(**batch, config=calibrated)
+            estimator.estimate(**batch, config=calibrated, permutation=torch.Generator("cpu").manual_seed(0))
         assert torch.equal(actual, expected)
 
     def test_inputs_are_not_modified(self):
@@ -417,6 +420,13 @@ def test_on_a_gpu():
     actual = advantages(**on_gpu)
     assert actual.is_cuda
     assert_same(actual.cpu(), advantages(**batch))
+    calibrated = KTAEConfig(preset="calibrated")
+    assert_same(advantages(**on_gpu, config=calibrated).cpu(), advantages(**batch, config=calibrated))
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.equal(advantages(**on_gpu), actual)
+    finally:
+        torch.use_deterministic_algorithms(False)
     assert_same(key_token_table(**on_gpu).key_token_value.cpu(), key_token_table(**batch).key_token_value)
 
 

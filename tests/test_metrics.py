@@ -48,6 +48,14 @@ def test_no_correlation_where_the_accuracy_or_the_value_is_constant(config):
     assert "ktae/value_accuracy_correlation" not in estimate(**batch, config=config).metrics()
 
 
+@pytest.mark.parametrize(("groups", "told"), [(2, False), (3, True)])
+def test_no_correlation_of_two_points(groups, told):
+    batch = random_batch(groups=groups, size=9, seed=12)
+    accuracy = {batch["token_level_rewards"][group::groups].sum().item() for group in range(groups)}
+    assert len(accuracy) > 1
+    assert ("ktae/value_accuracy_correlation" in estimate(**batch).metrics()) == told
+
+
 def test_outcomes_are_permuted_within_groups_among_rollouts_with_tokens():
     group = torch.tensor([0, 1] * 30)
     row_length = torch.ones(60, dtype=torch.long)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ktae import KeyTokenTable, KTAEConfig, key_token_table
+from ktae.association import hypergeometric_z
 
 DATA = Path(__file__).with_name("data")
 PARTS = {"all tokens": 1.0, "first four fifths": 0.8}
@@ -46,12 +47,9 @@ def key_token_value(table: KeyTokenTable) -> Tensor:
     return table.key_token_value
 
 
-def hypergeometric_z(table: KeyTokenTable) -> Tensor:
-    """Correct rollouts that contain the token, standardised over shuffles of the outcomes; 0 where it is fixed."""
-    a, b, c, d = (x.double() for x in (table.a, table.b, table.c, table.d))
-    n, k, n_correct = a + b + c + d, a + b, a + c
-    variance = k * (n - k) * n_correct * (n - n_correct) / (n**2 * (n - 1).clamp(min=1))
-    return torch.where(variance > 0, (a - k * n_correct / n) / variance.sqrt(), 0.0)
+def z(table: KeyTokenTable) -> Tensor:
+    """Of the rollouts that are not held out, the one with the token among them."""
+    return hypergeometric_z(table.a, table.b, table.c, table.d)
 
 
 METHODS = {
@@ -61,10 +59,10 @@ METHODS = {
     "no information gain": Method(key_token_value, KTAEConfig(information_gain_weight=0)),
     "no term frequency": Method(key_token_value, KTAEConfig(term_frequency_weight=0)),
     "effect size alone": Method(lambda table: table.effect_size),
-    "tanh(z/2)": Method(lambda table: torch.tanh(hypergeometric_z(table) / 2)),
-    "tanh(z/2), bigrams": Method(lambda table: torch.tanh(hypergeometric_z(table) / 2), ngram=2),
-    "tanh(z/2), trigrams": Method(lambda table: torch.tanh(hypergeometric_z(table) / 2), ngram=3),
-    "z cubed, trigrams": Method(lambda table: hypergeometric_z(table) ** 3, ngram=3),
+    "tanh(z/2)": Method(lambda table: torch.tanh(z(table) / 2)),
+    "tanh(z/2), bigrams": Method(lambda table: torch.tanh(z(table) / 2), ngram=2),
+    "tanh(z/2), trigrams": Method(lambda table: torch.tanh(z(table) / 2), ngram=3),
+    "z cubed, trigrams": Method(lambda table: z(table) ** 3, ngram=3),
 }
 
 

@@ -169,9 +169,9 @@ def hypergeometric_z(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         2.23606797749979
     """
     a, b, c, d = _cells(a, b, c, d)
-    k, n_correct, n = a + b, a + c, a + b + c + d
-    excess = (n * a - k * n_correct).double()  # in integers, so exactly 0 where nothing speaks for either outcome
-    margins = (k * (n - k)).double() * (n_correct * (n - n_correct))
+    k, n_correct, n = (x.double() for x in (a + b, a + c, a + b + c + d))
+    excess = n * a - k * n_correct  # exactly 0 where nothing speaks for either outcome
+    margins = k * (n - k) * n_correct * (n - n_correct)
     return torch.where(margins > 0, excess * ((n - 1).clamp(min=1) / margins.clamp(min=1)).sqrt(), 0.0)
 
 

@@ -32,17 +32,18 @@ class KTAEConfig:
     (:func:`ktae.association.hypergeometric_z`), shifted to a mean of 1/2 in each group with both outcomes.
 
     Args:
-        preset: `published`, `paper` or `calibrated`. The three weights have no effect with the latter.
+        preset: `published`, `paper` or `calibrated`. The latter has no use for the three weights: they have to be 1.
         fisher_weight: h1 >= 0, weight of the Fisher score (`alpha` in the published scripts).
         information_gain_weight: h2 >= 0, weight of the information gain (`beta_ig`).
         term_frequency_weight: h3 >= 0, weight of the BM25 term-frequency contrast in the direction (`gamma_tf`).
-        scale: bound of the key-token value's magnitude (`top`), >= 0; 0 leaves the rollout-level advantage alone. None:
-            the preset's. It is resolved on construction, so `dataclasses.replace` carries the resolved number over.
-        offset: mean that the key-token values of each group with both outcomes are shifted to; of this the metrics and
-            tables show nothing. None: the preset's, which is 1/2 for `calibrated` and no shift for the others.
-            `scale=0, offset=0.5` adds a constant, without anything about tokens: the control to compare with.
+        scale: bound of the key-token value's magnitude before the shift (`top`), >= 0; 0 without an offset leaves the
+            rollout-level advantage alone. None: the preset's. It is resolved on construction, so `dataclasses.replace`
+            carries the resolved number over.
+        offset: mean that the key-token values of each group with both outcomes are shifted to; the metrics and tables
+            are those before. None: the preset's, which is 1/2 for `calibrated` and no shift for the others. It is
+            resolved as `scale` is. `scale=0, offset=0.5` adds a constant, without anything about tokens: the control.
         correct_threshold: a rollout is correct when its score is strictly greater. Unused when `is_correct` is given.
-        ignore_token_ids: ids whose key-token value is 0. They still count in the lengths of the rollouts.
+        ignore_token_ids: ids whose key-token value is 0 before the shift. They still count in the rollouts' lengths.
         norm_adv_by_std: divide the rollout-level advantage by the group's standard deviation (GRPO); False is Dr.GRPO.
         epsilon: added to that standard deviation.
 
@@ -90,6 +91,7 @@ class KTAEConfig:
             _check_number("offset", self.offset)
             if not abs(self.offset) <= LARGEST:
                 raise ValueError(f"offset={self.offset!r}: KTAE needs a number from {-LARGEST:g} to {LARGEST:g}.")
+            object.__setattr__(self, "offset", float(self.offset))
         _check_number("correct_threshold", self.correct_threshold)
         if math.isnan(self.correct_threshold):
             raise ValueError("correct_threshold is NaN: no score is greater than it, so every rollout were incorrect.")

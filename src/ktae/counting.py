@@ -44,7 +44,7 @@ class Rollouts(NamedTuple):
         """The outcomes of each group's rollouts permuted among those that have tokens."""
         length = torch.zeros_like(self.group).index_add_(0, self.of_row, self.row_length)
         counted = (length > 0).nonzero().squeeze(1)
-        drawn = counted[torch.randperm(len(counted), generator=generator)]
+        drawn = counted[torch.randperm(len(counted), generator=generator, device="cpu")]
         correct = self.correct.clone()
         correct[counted[self.group[counted].argsort()]] = self.correct[drawn[self.group[drawn].argsort()]]
         return self._replace(correct=correct)

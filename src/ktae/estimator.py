@@ -44,12 +44,13 @@ class KeyTokenTable:
     information_gain: Tensor  # bits
     effect_size: Tensor  # radians
     strength: Tensor  # weighted mean of Fisher score and information gain; weighted sum with preset="paper"
+    # With preset="calibrated" strength and direction are the published ones, and do not enter the key-token value.
     term_frequency_correct: Tensor  # share of the tokens of all correct rollouts
     term_frequency_incorrect: Tensor
     saturation_correct: Tensor  # BM25
     saturation_incorrect: Tensor
     direction: Tensor  # > 0: speaks for correct
-    key_token_value: Tensor  # with preset="calibrated" the mean over the token's occurrences in the group
+    key_token_value: Tensor  # before the shift of `offset`; of `calibrated` the mean over the token's occurrences
 
 
 def compute_ktae_advantage(
@@ -141,7 +142,8 @@ def estimate(
     )
     if permutation is not None:
         rollouts = rollouts.with_permuted_outcomes(permutation)
-    warn_if_all_groups_have_one_rollout(rollouts.group)
+    else:
+        warn_if_all_groups_have_one_rollout(rollouts.group)
 
     if rollout_advantages is None:
         rollout_advantages = group_relative_advantage(scores, rollouts.group, config.norm_adv_by_std, config.epsilon)
@@ -154,18 +156,16 @@ def estimate(
     mixed = (totals_on_cpu.rollouts > 0).all(0)
     tables = contingency_tables(totals)
     every_association = evaluate_all(tables, config)
-    of_group = torch.zeros(rollouts.n_groups, dtype=torch.float64, device=responses.device)
+    of_group = torch.zeros(rollouts.n_groups, dtype=torch.float64, device="cpu")
     of_all = torch.zeros(3, dtype=torch.float64, device=responses.device)
     responses = responses.contiguous()  # a slice such as input_ids[:, -T:] is not
     for rows in chunks_of_groups(rollouts, mixed, responses):
         counts, position, pair = count_tokens(responses, response_mask, rows)
-        association, table = associate(counts, tables, config, every_association)
-        value = key_token_values(counts, totals, association, table, config)
+        value = key_token_values(counts, totals, tables, config, every_association)
         of_token = pair if value.dim() == 1 else pair + per_token(rows.correct * len(counts.group), rows)
         advantages.view(-1).index_add_(0, position, value.to(dtype).view(-1).index_select(0, of_token))
         sums = sum_values(value, counts, rollouts.n_groups, config)
         of_group, of_all = of_group + sums[0], of_all + sums[1]
-    of_group = of_group.cpu()
     if config.offset is not None:
         shift = torch.where(mixed, config.offset - of_group / totals_on_cpu.tokens.sum(0).clamp(min=1), 0.0)
         of_row = shift[rollouts.group[rollouts.of_row]].to(advantages)
@@ -218,8 +218,9 @@ def key_token_table(
     responses = responses.contiguous()
     chunks = chunks_of_groups(rollouts, every_group, responses)
     counts = concatenate([count_tokens(responses, response_mask, rows)[0] for rows in chunks], responses.device)
-    association, table = associate(counts, contingency_tables(totals), config)
-    value = key_token_values(counts, totals, association, table, config)
+    tables = contingency_tables(totals)
+    association, table = associate(counts, tables, config)
+    value = key_token_values(counts, totals, tables, config)
     if value.dim() == 2:
         value = (value * counts.occurrences).sum(0) / counts.occurrences.sum(0)
     columns = {name: column.index_select(0, table) for name, column in association.items()}

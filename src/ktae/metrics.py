@@ -1,4 +1,4 @@
-"""What a tracker shows about the key-token values of a batch."""
+"""The estimate of a batch, and what a tracker shows of it."""
 
 import functools
 import logging
@@ -20,7 +20,8 @@ class Estimate(NamedTuple):
 
     advantages: Tensor  # [B, T]
     totals: Totals  # of each group, on the CPU
-    value: Tensor  # [n_groups] sum of the key-token values of the group's tokens, on the CPU
+    # Of the key-token values before the shift of `offset`:
+    value: Tensor  # [n_groups] sum over the group's tokens, on the CPU
     n_nonzero: int  # tokens with a key-token value other than 0
     n_saturated: int  # tokens whose |value| exceeds SATURATED * scale
     total_magnitude: float  # sum of |value| over the tokens
@@ -48,9 +49,10 @@ class Estimate(NamedTuple):
         return metrics if correlation is None else {**metrics, "ktae/value_accuracy_correlation": correlation}
 
     def _value_accuracy_correlation(self) -> float | None:
-        """Of a group's mean value and accuracy over the groups with both outcomes; None where one of them is constant.
+        """Of a group's mean value and accuracy over the groups with both outcomes.
 
-        Far from 0, the offset that key-token values are as well depends on how hard the prompt is.
+        Far from 0, key-token values are an offset that depends on how hard the prompt is. None for fewer than three
+        groups, and where one of the two is constant.
         """
         mixed = (self.totals.rollouts > 0).all(0)
         if int(mixed.sum()) < 3:  # any two points lie on a line
@@ -58,7 +60,7 @@ class Estimate(NamedTuple):
         mean_value = self.value[mixed] / self.totals.tokens.sum(0)[mixed]
         n_incorrect, n_correct = self.totals.rollouts[:, mixed].double()
         both = torch.stack([mean_value, n_correct / (n_incorrect + n_correct)])
-        if bool((both.std(1) < 1e-12).any()):
+        if bool((both.std(1) <= 1e-12 * both.abs().amax(1)).any()):
             return None
         return torch.corrcoef(both)[0, 1].item()
 
@@ -81,7 +83,8 @@ def sum_values(value: Tensor, counts: TokenCounts, n_groups: int, config: KTAECo
     occurrences = (counts.occurrences if value.dim() == 2 else counts.occurrences.sum(0)).double()
     of_pair = occurrences * value
     of_pair = of_pair.sum(0) if value.dim() == 2 else of_pair
-    of_group = torch.bincount(counts.group, weights=of_pair, minlength=n_groups)
+    # On the CPU, since a GPU adds in no fixed order, and `offset` makes advantages of it.
+    of_group = torch.bincount(counts.group.cpu(), weights=of_pair.cpu(), minlength=n_groups)
     magnitude = value.abs()
     columns = (magnitude > 0, magnitude > SATURATED * config.scale, magnitude)
     return of_group, torch.stack([occurrences.flatten() @ column.double().flatten() for column in columns])

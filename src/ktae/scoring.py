@@ -29,16 +29,16 @@ def evaluate(tables: Tables, number: Tensor, config: KTAEConfig) -> dict[str, Te
         Columns of :class:`ktae.KeyTokenTable`, from `a` to `strength`, [D] each.
     """
     a, b, c, d = tables.cells(number)
-    published = config.preset != "paper"
-    p = fisher_exact_pvalue(a, b, c, d) if published else table_probability(a, b, c, d)
+    as_printed = config.preset == "paper"
+    p = table_probability(a, b, c, d) if as_printed else fisher_exact_pvalue(a, b, c, d)
     f, gain = fisher_score(p), information_gain(a, b, c, d)
     h1, h2 = config.fisher_weight, config.information_gain_weight
-    if published:
+    if as_printed:
+        strength = h1 * f + h2 * gain
+    else:
         largest = max(h1, h2)  # weights of any size, without over- or underflow
         h1, h2 = h1 / largest, h2 / largest
         strength = (h1 * f + h2 * gain) / (h1 + h2)
-    else:
-        strength = h1 * f + h2 * gain
     return {
         "a": a,
         "b": b,
@@ -53,8 +53,8 @@ def evaluate(tables: Tables, number: Tensor, config: KTAEConfig) -> dict[str, Te
 
 
 def evaluate_all(tables: Tables, config: KTAEConfig) -> dict[str, Tensor] | None:
-    """:func:`evaluate` for every number; None where there are many, of which few will occur."""
-    if tables.n_tables > FEW_TABLES:
+    """:func:`evaluate` for every number; None where there are many, of which few will occur, or none is needed."""
+    if tables.n_tables > FEW_TABLES or config.preset == "calibrated":
         return None
     return evaluate(tables, torch.arange(tables.n_tables, device=tables.first.device), config)
 
@@ -74,9 +74,13 @@ def associate(
 
 
 def key_token_values(
-    counts: TokenCounts, totals: Totals, association: dict[str, Tensor], table: Tensor, config: KTAEConfig
+    counts: TokenCounts,
+    totals: Totals,
+    tables: Tables,
+    config: KTAEConfig,
+    known: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """Key-token value of each token, given the statistics of the tables and which of them is each token's.
+    """Key-token value of each token; `known` as for :func:`associate`.
 
     Returns:
         [P], or [2, P] where it is another in the incorrect rollouts than in the correct ones.
@@ -84,6 +88,7 @@ def key_token_values(
     if config.preset == "calibrated":
         value = leave_one_out_values(counts, totals)
     else:
+        association, table = associate(counts, tables, config, known)
         strength, h = (association[name].index_select(0, table) for name in ("strength", "effect_size"))
         value = torch.tanh(strength * directions(counts, totals, h, config)["direction"] / 2)
     assert config.scale is not None  # resolved by KTAEConfig

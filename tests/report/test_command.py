@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from batches import advantages
 from protos import compute, data_proto
 
 from ktae import KTAEConfig
 from ktae.__main__ import main
+from ktae.report.analysis import analyse
+from ktae.report.page import content
+from ktae.report.rollouts import Group, Rollout
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data" / "amc23.npz"
 
@@ -229,7 +233,16 @@ def test_calibrated(tmp_path, capsys):
     assert calibrated["mean_abs_value"] > 1.1 * calibrated["mean_abs_value_by_chance"]
     text = html.unescape(page.read_text())
     assert "V is the mean over the token's occurrences" in text
-    assert "V is as before the shift to a mean of 0.5." in text
+    assert "V is as before the shift to a mean of 0.5, which is in Aᵢ." in text
+
+
+def test_the_advantages_on_the_page_have_the_shift():
+    config = KTAEConfig(scale=0, offset=0.25)
+    group = Group("p", "", None, [Rollout(True, "a b"), Rollout(False, "a c"), Rollout(False, "d")])
+    shown = content(analyse(group, None, config, np.random.default_rng(0)), config)
+    plain = content(analyse(group, None, KTAEConfig(), np.random.default_rng(0)), KTAEConfig())
+    for rollout, without in zip(shown["rollouts"], plain["rollouts"], strict=True):
+        assert rollout["advantage"] == pytest.approx(without["advantage"] + 0.25, abs=1e-3)
 
 
 def test_a_side_dump_of_a_calibrated_run(tmp_path, capsys):
@@ -237,6 +250,16 @@ def test_a_side_dump_of_a_calibrated_run(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--json", "-"]) == 0
     own = json.loads(capsys.readouterr().out)
     assert main(["report", str(tmp_path), "--preset", "calibrated", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["mean_abs_value"] == own["mean_abs_value"]
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["mean_abs_value"] == own["mean_abs_value"]
+    assert "V is as before the shift to a mean of 0.5" in captured.err
     assert main(["report", str(tmp_path), "--preset", "published", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["mean_abs_value"] != own["mean_abs_value"]
+
+
+def test_calibrated_for_a_run_that_had_weights(tmp_path, capsys):
+    compute(data_proto()[0], ktae={"alpha": 2, "dump_dir": str(tmp_path)})
+    assert main(["report", str(tmp_path), "--preset", "calibrated", "--json", "-"]) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path), "--preset", "calibrated", "--fisher-weight", "3"]) == 1
+    assert 'fisher_weight=3.0 has no effect with preset="calibrated"' in capsys.readouterr().err

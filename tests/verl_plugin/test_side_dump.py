@@ -72,6 +72,8 @@ def test_an_agents_session_has_the_outcome_of_its_last_row():
 def test_uids_that_look_alike_stay_apart():
     assert side_dump._texts([1, "1", 1]) == ["1", "'1'", "1"]
     assert side_dump._texts([1, 2, "a"]) == ["1", "2", "a"]
+    assert side_dump._texts([1, 1.0, "a"]) == ["1", "1", "a"]
+    assert side_dump._texts([True, 1, "1"]) == ["True", "True", "1"]
 
 
 def test_a_directory_that_cannot_be_listed_does_not_stop_the_training(tmp_path, monkeypatch, caplog):

@@ -75,6 +75,8 @@ def _report(arguments: argparse.Namespace, console: Console) -> None:
             _plot(steps, arguments.training)
         what = ", ".join(sorted(units))
         print_summary(console, summary, arguments.top, what, skipped)
+        for note in _notes_on_values(config):
+            console.print(note, soft_wrap=True, highlight=False)
         if arguments.html is not None:
             console.print(f"wrote {arguments.html}", soft_wrap=True, highlight=False)
         if record is not None:
@@ -106,6 +108,8 @@ def _config(arguments: argparse.Namespace, group: Group) -> KTAEConfig:
     given = _given(arguments)
     if "preset" in given:
         given |= {"scale": given.get("scale"), "offset": None}  # the preset's
+    if given.get("preset") == "calibrated":
+        given = {"fisher_weight": 1, "information_gain_weight": 1, "term_frequency_weight": 1} | given
     try:
         return replace(group.config or KTAEConfig(), **given)
     except ValueError as error:
@@ -143,12 +147,16 @@ def _notes(
     of_training = first.rollouts[0].advantages is not None and not _given(arguments)
     yield f"Tokens are {', '.join(sorted(units))}."
     yield "The advantages are those that training used." if of_training else "Aᵢ is GRPO's on the outcomes, 0 and 1."
-    if config.preset == "calibrated":
-        yield "V is the mean over the token's occurrences: it depends on the other rollouts."
-    if config.offset is not None:
-        yield f"V is as before the shift to a mean of {config.offset:g}."
+    yield from _notes_on_values(config)
     if skipped.count:
         yield f"Lines or files skipped: {skipped.count} ({'; '.join(skipped.examples)})."
+
+
+def _notes_on_values(config: KTAEConfig) -> Iterator[str]:
+    if config.preset == "calibrated":
+        yield "V is the mean over the token's occurrences, and D does not enter it."
+    if config.offset is not None:
+        yield f"V is as before the shift to a mean of {config.offset:g}, which is in Aᵢ."
 
 
 def _write_page(

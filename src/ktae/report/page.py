@@ -107,6 +107,9 @@ def content(analysis: Analysis, config: KTAEConfig) -> dict[str, Any]:
     token_id = analysis.table.token_id.numpy()  # ascending
     value = analysis.table.key_token_value.numpy()
     advantages = rollout_advantages([rollout.correct for rollout in analysis.group.rollouts], config)
+    if config.offset is not None and analysis.mixed:
+        shift = config.offset - np.average(value, weights=analysis.occurrences)
+        advantages = [advantage + shift for advantage in advantages]
     rollouts = []
     members = zip(analysis.group.rollouts, analysis.tokens.ids, analysis.tokens.texts, advantages, strict=True)
     for rollout, ids, texts, advantage in members:

@@ -57,18 +57,13 @@ def compute_advantage(
     if options.base_estimator is not None:
         check_batch(rewards, mask, responses)
         rollout_advantages = base_advantages(options.base_estimator, rewards, mask, uids, sessions, config)
-    estimate_batch = functools.partial(
-        estimate,
-        rewards,
-        mask,
-        responses,
-        uids,
-        is_correct=is_correct,
-        rollout_index=sessions,
-        rollout_advantages=rollout_advantages,
-        config=options.config,
-    )
-    result = estimate_batch()
+    settings: dict[str, Any] = {
+        "is_correct": is_correct,
+        "rollout_index": sessions,
+        "rollout_advantages": rollout_advantages,
+        "config": options.config,
+    }
+    result = estimate(rewards, mask, responses, uids, **settings)
     result.warn_if_all_one_sided(describe_label(options), LABEL_OPTIONS)
     if options.dump is not None:
         side_dump.write(options.dump, responses, mask, uids, sessions, is_correct, result, options.config)
@@ -79,7 +74,8 @@ def compute_advantage(
     lent.metrics.update(result.metrics())
     step = next(_steps)
     if options.chance_every and step % options.chance_every == 0:
-        by_chance = estimate_batch(permutation=torch.Generator().manual_seed(step))
+        generator = torch.Generator("cpu").manual_seed(step)
+        by_chance = estimate(rewards, mask, responses, uids, **settings, permutation=generator)
         for name, value in by_chance.value_metrics().items():
             lent.metrics[name.replace("ktae/", "ktae/chance/")] = value
     lent.metrics["timing_s/ktae"] = time.perf_counter() - start

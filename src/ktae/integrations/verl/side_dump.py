@@ -71,7 +71,7 @@ def write(
     rows = _rows(index, sessions, is_correct.tolist(), dump.groups)
     columns: dict[str, Any] = {
         "uid": np.array(_texts([index[row] for row in rows])),
-        "rollout_index": np.array([str(sessions[row]) for row in rows]),
+        "rollout_index": np.array(_texts([sessions[row] for row in rows])),
         "correct": is_correct[rows].numpy(force=True),
         "responses": responses[rows].numpy(force=True),
         "response_mask": response_mask[rows].bool().numpy(force=True),
@@ -103,6 +103,9 @@ def _rows(index: Sequence[Any], sessions: Sequence[Any], correct: list[bool], gr
 
 
 def _texts(labels: list[Any]) -> list[str]:
-    """Texts that tell the labels apart: 1 and "1" are two prompts."""
-    texts = [str(label) for label in labels]
-    return texts if len(set(texts)) == len(set(labels)) else [repr(label) for label in labels]
+    """A text for each label that tells it apart as a dictionary does: 1 and "1" are two, 1 and 1.0 are one."""
+    first = {label: label for label in reversed(labels)}
+    texts = {label: str(label) for label in first.values()}
+    if len(set(texts.values())) < len(texts):
+        texts = {label: repr(label) for label in first.values()}
+    return [texts[label] for label in labels]
