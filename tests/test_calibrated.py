@@ -42,7 +42,7 @@ def expected_values(batch, offset=0.5, scale=1.0):
 
 
 @pytest.mark.parametrize(
-    ("groups", "size", "vocabulary", "seed"), [(4, 6, 12, 0), (3, 16, 40, 1), (9, 4, 5, 2), (1, 2, 3, 3)]
+    ("groups", "size", "vocabulary", "seed"), [(4, 6, 12, 0), (3, 16, 40, 1), (9, 4, 5, 2), (1, 3, 3, 3)]
 )
 def test_against_the_reference(groups, size, vocabulary, seed):
     batch = random_batch(groups=groups, size=size, vocabulary=vocabulary, seed=seed)
@@ -127,6 +127,13 @@ def test_rows_of_a_session_are_one_rollout():
     whole = advantages(**joined, config=CALIBRATED)
     assert_same(torch.cat([rows[0, :2], rows[1, :1]]), whole[0])
     assert_same(rows[2:, :2], whole[1:, :2])
+
+
+def test_two_rollouts_are_too_few():
+    batch = make_batch([[1, 2], [1, 3]] * 2, [1, 0, 0, 1], ["p", "p", "q", "q"])
+    with pytest.warns(UserWarning, match='preset="calibrated" needs three rollouts of a prompt'):
+        value = advantages(**batch, config=CALIBRATED) - advantages(**batch, config=GRPO)
+    assert_same(value, torch.full_like(value, 0.5))
 
 
 def test_the_table_has_the_mean_over_a_tokens_occurrences():

@@ -20,7 +20,7 @@ from ktae.counting import (
     distinct,
     per_token,
 )
-from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_have_one_rollout
+from ktae.groups import group_ids, group_relative_advantage, warn_if_all_groups_are_too_small
 from ktae.metrics import Estimate, sum_values
 from ktae.scoring import associate, directions, evaluate_all, key_token_values
 from ktae.validation import broadcast_rollout_advantages, check_batch, check_config, check_outcomes, exceeds
@@ -143,7 +143,7 @@ def estimate(
     if permutation is not None:
         rollouts = rollouts.with_permuted_outcomes(permutation)
     else:
-        warn_if_all_groups_have_one_rollout(rollouts.group)
+        warn_if_all_groups_are_too_small(rollouts.group, leave_one_out=config.preset == "calibrated")
 
     if rollout_advantages is None:
         rollout_advantages = group_relative_advantage(scores, rollouts.group, config.norm_adv_by_std, config.epsilon)

@@ -97,13 +97,20 @@ def group_relative_advantage(scores: Tensor, group: Tensor, norm_adv_by_std: boo
     return torch.where(centred == 0, 0.0, centred / (std[group] + epsilon))
 
 
-def warn_if_all_groups_have_one_rollout(group: Tensor) -> None:
-    """Warn when no prompt of the batch has two rollouts [R]: then nothing can be compared."""
-    if len(group) and int(torch.bincount(group).max()) == 1:
+def warn_if_all_groups_are_too_small(group: Tensor, leave_one_out: bool) -> None:
+    """Warn when no prompt of the batch has enough rollouts [R] to compare any."""
+    largest = int(torch.bincount(group).max()) if len(group) else 0
+    if leave_one_out and largest == 2:
+        warnings.warn(
+            'preset="calibrated" needs three rollouts of a prompt, the one that a token stands in and two to compare, '
+            f"but none of the {len(group)} rollouts of this batch has two others: the key-token values are 0.",
+            stacklevel=5,  # the caller of compute_ktae_advantage
+        )
+    if largest == 1:
         warnings.warn(
             f"Each of the {len(group)} groups of this batch has one rollout: the advantages are the rewards, the "
             "key-token values 0. Is the uid set per trajectory instead of per prompt, or the number of rollouts 1?",
-            stacklevel=5,  # the caller of compute_ktae_advantage
+            stacklevel=5,
         )
 
 
