@@ -87,4 +87,9 @@ def test_the_event_file_holds_every_metric_of_every_step(run):
         assert [point.step for point in points] == list(range(1, STEPS + 1)), name
         # The event file holds float32.
         assert [point.value for point in points] == pytest.approx(logged(output, name), rel=1e-6), name
-    assert {tag for tag in accumulator.Tags()["scalars"] if "ktae" in tag} == set(METRICS)
+    tags = {tag for tag in accumulator.Tags()["scalars"] if "ktae" in tag}
+    of_values = ("nonzero_token_share", "mean_value", "mean_abs_value", "saturated_token_share")
+    by_chance = {f"ktae/chance/{name}" for name in of_values}
+    # A correlation is there where the groups of a step differ in accuracy.
+    assert {tag for tag in tags if not tag.endswith("correlation")} == {*METRICS, *by_chance}
+    assert [point.step for point in accumulator.Scalars("ktae/chance/mean_value")] == [1]
