@@ -13,7 +13,7 @@ import torch
 import toy
 from trl import GRPOTrainer
 
-from ktae import KTAEConfig, estimator, reference
+from ktae import KTAEConfig, metrics, reference
 from ktae.integrations.trl import KTAEGRPOTrainer, KTAEMixin
 
 OLD_SAPO = hasattr(GRPOTrainer, "get_sapo_token_loss")
@@ -262,7 +262,7 @@ def test_metrics_are_logged_in_every_step(tmp_path):
 
 
 def test_one_sided_labels_are_warned_of_once(tmp_path, caplog):
-    estimator._warn_one_sided.cache_clear()
+    metrics._warn_one_sided.cache_clear()
     trainer = toy.make(KTAEGRPOTrainer, tmp_path, ktae_config=KTAEConfig(correct_threshold=1))
     with caplog.at_level(logging.WARNING, logger="ktae"):
         trainer.train()

@@ -13,7 +13,7 @@ from verl.trainer.ppo.core_algos import FixedKLController
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
 from verl.workers.reward_manager import get_reward_manager_cls
 
-from ktae import estimator
+from ktae import metrics
 from ktae.integrations.verl import labels
 
 # Two prompts; the answer follows "=", the right one is 7, and "#" is the format asked for. Token ids are characters.
@@ -171,7 +171,7 @@ def test_kl_in_the_reward():
 class TestOneSided:
     @pytest.fixture(autouse=True)
     def forget(self):
-        estimator._warn_one_sided.cache_clear()
+        metrics._warn_one_sided.cache_clear()
 
     def test_a_warning_once(self, caplog):
         shifted = judged(lambda solution_str, **_: 2.0 if is_right(solution_str) else 1.0)
