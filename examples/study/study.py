@@ -21,7 +21,7 @@ from policy import Policy
 from tasks import TASKS
 
 RESULTS = Path(__file__).with_name("results")
-LEARNING_RATES = {"chain": (5e-4, 7e-4, 1e-3, 1.4e-3), "story": (3e-4, 4.2e-4, 6e-4)}
+LEARNING_RATES = {"chain": (5e-4, 7e-4, 1e-3, 1.4e-3), "story": (3e-4, 4.2e-4, 6e-4, 8.4e-4)}
 TUNING_SEEDS, FINAL_SEEDS = range(1000, 1002), range(10)
 STEPS = 100
 
