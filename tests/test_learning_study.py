@@ -210,18 +210,47 @@ def test_groups_of_one_outcome_are_dropped_by_dapo():
     assert {name for name, arm in credit.ARMS.items() if arm.drop_one_sided} == {"DAPO", "DAPO, published"}
 
 
-def test_reinforcement_raises_what_is_rewarded(monkeypatch):
-    """Any response of one word is right: responses get short."""
+@pytest.fixture
+def short(monkeypatch):
+    """Train a policy of responses of up to six words, of which those of one word are right."""
     one_step = tasks.CHAIN._replace(response_length=6)
     monkeypatch.setattr(tasks.Task, "check", lambda _, __, words: (len(words) == 1, [0] * len(words)))
-    torch.manual_seed(0)
-    model = learn.new_policy(one_step)
-    with torch.no_grad():
-        model.head.bias[one_step.vocabulary.index(tasks.END)] += 3
-    curve = learn.reinforce(model, one_step, credit.ARMS["GRPO"], 1e-3, seed=0, steps=8)
+
+    def train(setting, arm=credit.ARMS["GRPO"]):
+        torch.manual_seed(0)
+        model = learn.new_policy(one_step)
+        with torch.no_grad():
+            model.head.bias[one_step.vocabulary.index(tasks.END)] += 3
+        return learn.reinforce(model, one_step, arm, setting, 1e-3, seed=0, steps=8)
+
+    return train
+
+
+def test_reinforcement_raises_what_is_rewarded(short):
+    curve = short(learn.Setting())
     assert curve[-1].accuracy > curve[0].accuracy + 0.2
     assert curve[-1].length < curve[0].length
     assert curve[-1].entropy < curve[0].entropy
+
+
+def test_groups_are_of_the_setting(short):
+    seen = []
+
+    def advantages(batch, _):
+        seen.append(batch.index.tolist())
+        return torch.zeros_like(batch.rewards)
+
+    short(learn.Setting(prompts=3, rollouts=5), credit.Arm(advantages))
+    assert seen == [[0] * 5 + [1] * 5 + [2] * 5] * 8
+
+
+def test_terms_of_the_setting(short):
+    plain, entropy, kl = (
+        short(setting)[-1]
+        for setting in (learn.Setting(), learn.Setting(entropy_coefficient=1.0), learn.Setting(kl_coefficient=10.0))
+    )
+    assert entropy.entropy > plain.entropy + 0.2
+    assert kl.accuracy < plain.accuracy - 0.2
 
 
 def test_holm():
@@ -262,7 +291,8 @@ def test_it_runs_goes_on_and_makes_tables_and_plots(tmp_path):
     before = left_out.read_text()
     left_out.unlink()
     again = run("study.py", "--results", str(results))
-    assert again.splitlines() == [f"1/1 chain, published, {left_out.name.split('-', 1)[1][:-6]}, seed 1"]
+    rate = left_out.name.split("-", 1)[1][:-6]
+    assert again.splitlines() == [f"1/1 chain, published, {rate}, seed 1, groups of 16"]
     assert left_out.read_text() == before
     printed = run("tables.py", "--results", str(results), "--figures", str(tmp_path / "figures"))
     assert printed.count("| published | ") == 6  # three tables of two tasks

@@ -1,5 +1,6 @@
 """A trainer of its own in plain torch: supervised learning, then reinforcement learning with one of the arms."""
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,18 @@ from policy import Policy, Sampled, sample
 from tasks import END, Problem, Task
 from torch import Tensor
 
-PROMPTS, ROLLOUTS, MINIBATCHES = 16, 16, 2
+MINIBATCHES = 2
 CLIP_LOW = 0.2
 HELD_OUT_PROMPTS = 512
+
+
+class Setting(NamedTuple):
+    """What the arms that are compared have in common."""
+
+    prompts: int = 16  # in a step
+    rollouts: int = 16  # of each prompt
+    entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.0  # to the policy that training starts from
 
 
 class Evaluation(NamedTuple):
@@ -29,10 +39,18 @@ def encode(task: Task, texts: list[list[str]]) -> Tensor:
     return ids
 
 
+def distributions(policy: Policy, prompts: Tensor, responses: Tensor) -> Tensor:
+    """Log-probabilities of all words at each place of the responses [B, T, words]."""
+    return policy(torch.cat([prompts, responses[:, :-1]], dim=1), last=responses.shape[1]).log_softmax(-1)
+
+
 def log_probs_of(policy: Policy, prompts: Tensor, responses: Tensor) -> Tensor:
     """[B, T]"""
-    logits = policy(torch.cat([prompts, responses[:, :-1]], dim=1), last=responses.shape[1])
-    return logits.log_softmax(-1).gather(2, responses[:, :, None])[:, :, 0]
+    return of_words(distributions(policy, prompts, responses), responses)
+
+
+def of_words(log_probs: Tensor, responses: Tensor) -> Tensor:
+    return log_probs.gather(2, responses[:, :, None])[:, :, 0]
 
 
 def new_policy(task: Task) -> Policy:
@@ -90,21 +108,35 @@ def evaluate(policy: Policy, task: Task, greedy: bool = False) -> Evaluation:
     return summary(judge(task, problems, sampled)[0], sampled)
 
 
-def reinforce(policy: Policy, task: Task, arm: Arm, learning_rate: float, seed: int, steps: int) -> list[Evaluation]:
+class Targets(NamedTuple):
+    """What a step's updates learn from, a row for each rollout."""
+
+    prompts: Tensor
+    sampled: Sampled
+    advantages: Tensor
+    mask: Tensor  # words that count in the loss
+    reference: Tensor | None  # log-probabilities of the first policy, for the KL term
+
+
+def reinforce(
+    policy: Policy, task: Task, arm: Arm, setting: Setting, learning_rate: float, seed: int, steps: int
+) -> list[Evaluation]:
     """Train in place; what the rollouts of each step were like. Prompts depend on the seed, not on the arm."""
+    first_policy = copy.deepcopy(policy)
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(policy.parameters(), lr=learning_rate)
     curve = []
     for _ in range(steps):
-        problems = [problem for problem in (task.problem(rng) for _ in range(PROMPTS)) for _ in range(ROLLOUTS)]
+        index = torch.arange(setting.prompts).repeat_interleave(setting.rollouts)
+        distinct = [task.problem(rng) for _ in range(setting.prompts)]
+        problems = [distinct[number] for number in index.tolist()]
         sampled = rollouts(policy, task, problems, generator)
         correct, credit = judge(task, problems, sampled)
         curve.append(summary(correct, sampled))
 
         rewards = torch.zeros(sampled.responses.shape)
         rewards[torch.arange(len(rewards)), sampled.response_mask.sum(1) - 1] = correct
-        index = torch.arange(PROMPTS).repeat_interleave(ROLLOUTS)
         batch = Batch(sampled.responses, sampled.response_mask, rewards, index, sampled.entropy, credit)
         advantages = arm.advantages(batch, generator)
 
@@ -112,30 +144,35 @@ def reinforce(policy: Policy, task: Task, arm: Arm, learning_rate: float, seed: 
         if arm.drop_one_sided:
             mask = mask * both_outcomes(batch)
         prompts = encode(task, [problem.prompt for problem in problems])
+        with torch.no_grad():
+            reference = log_probs_of(first_policy, prompts, sampled.responses) if setting.kl_coefficient else None
+        targets = Targets(prompts, sampled, advantages, mask, reference)
         for minibatch in torch.arange(len(problems)).chunk(MINIBATCHES):
-            update(policy, optimizer, arm, prompts, sampled, advantages, mask, minibatch)
+            update(policy, optimizer, arm, setting, targets, minibatch)
     return curve
 
 
 def update(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    arm: Arm,
-    prompts: Tensor,
-    sampled: Sampled,
-    advantages: Tensor,
-    mask: Tensor,
-    rows: Tensor,
+    policy: Policy, optimizer: torch.optim.Optimizer, arm: Arm, setting: Setting, targets: Targets, rows: Tensor
 ) -> None:
-    """PPO's clipped loss, averaged over the words of the rows."""
+    """PPO's clipped loss, averaged over the words of the rows, and what the setting adds to it."""
+    sampled, mask = targets.sampled, targets.mask
     lengths = sampled.response_mask.sum(1)
     optimizer.zero_grad()
     for part in rows[lengths[rows].argsort()].chunk(4):  # of about one length, to save padding
-        longest = int(lengths[part].max())
-        responses, old, a, m = (x[part, :longest] for x in (sampled.responses, sampled.log_prob, advantages, mask))
-        ratio = (log_probs_of(policy, prompts[part], responses) - old).exp()
+        shown = part, slice(int(lengths[part].max()))
+        responses, a = sampled.responses[shown], targets.advantages[shown]
+        log_probs = distributions(policy, targets.prompts[part], responses)
+        log_prob = of_words(log_probs, responses)
+        ratio = (log_prob - sampled.log_prob[shown]).exp()
         clipped = ratio.clamp(1 - CLIP_LOW, 1 + arm.clip_high)
-        loss = -(torch.minimum(ratio * a, clipped * a) * m).sum() / mask[rows].sum().clamp(min=1)
+        gain = torch.minimum(ratio * a, clipped * a)
+        if setting.entropy_coefficient:
+            gain = gain - setting.entropy_coefficient * (log_probs.exp() * log_probs).sum(-1)
+        if targets.reference is not None:
+            above = targets.reference[shown] - log_prob
+            gain = gain - setting.kl_coefficient * (above.exp() - above - 1)  # GRPO's estimate of the divergence
+        loss = -(gain * mask[shown]).sum() / mask[rows].sum().clamp(min=1)
         loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from credit import ARMS
-from learn import Evaluation, evaluate, new_policy, reinforce, supervise
+from learn import Evaluation, Setting, evaluate, new_policy, reinforce, supervise
 from policy import Policy
 from tasks import TASKS
 
@@ -24,6 +24,19 @@ RESULTS = Path(__file__).with_name("results")
 LEARNING_RATES = {"chain": (5e-4, 7e-4, 1e-3, 1.4e-3), "story": (3e-4, 4.2e-4, 6e-4, 8.4e-4)}
 TUNING_SEEDS, FINAL_SEEDS = range(1000, 1002), range(10)
 STEPS = 100
+CANDIDATE = "z, centred, offset 0.5"
+
+USUAL = "groups of 16"
+SETTINGS = {
+    USUAL: Setting(),
+    "groups of 8": Setting(prompts=32, rollouts=8),
+    "groups of 32": Setting(prompts=8, rollouts=32),
+    "groups of 64": Setting(prompts=4, rollouts=64),
+    "entropy term 0.01": Setting(entropy_coefficient=0.01),
+    "KL term 0.01": Setting(kl_coefficient=0.01),
+}
+TASK_OF_OTHER_SETTINGS, ARMS_IN_OTHER_SETTINGS = "chain", ("GRPO", "offset 0.5", CANDIDATE)
+SEEDS_IN_OTHER_SETTINGS = range(10, 20)
 
 
 class Run(NamedTuple):
@@ -31,10 +44,12 @@ class Run(NamedTuple):
     arm: str
     learning_rate: float
     seed: int
+    setting: str = USUAL
 
     def file(self, results: Path) -> Path:
-        arm = self.arm.replace(",", "").replace(" ", "_")
-        return results / self.task / f"{arm}-{self.learning_rate:g}-{self.seed}.csv"
+        arm, setting = (name.replace(",", "").replace(" ", "_") for name in (self.arm, self.setting))
+        folder = self.task if self.setting == USUAL else f"{self.task}-{setting}"
+        return results / folder / f"{arm}-{self.learning_rate:g}-{self.seed}.csv"
 
 
 class Plan(NamedTuple):
@@ -44,6 +59,7 @@ class Plan(NamedTuple):
     supervised_updates: int | None  # None: what the task says
     tuning_seeds: range
     final_seeds: range
+    seeds_in_other_settings: range
 
     def tuning(self, task: str) -> list[Run]:
         grid = itertools.product(self.tuning_seeds, self.arms, LEARNING_RATES[task])
@@ -53,6 +69,13 @@ class Plan(NamedTuple):
         """With the learning rate of each arm that did best in tuning."""
         rates = {arm: self.best_learning_rate(task, arm) for arm in self.arms}
         return [Run(task, arm, rates[arm], seed) for seed, arm in itertools.product(self.final_seeds, self.arms)]
+
+    def other_settings(self) -> list[Run]:
+        """With the learning rates of the usual setting."""
+        task = TASK_OF_OTHER_SETTINGS
+        rates = {arm: self.best_learning_rate(task, arm) for arm in ARMS_IN_OTHER_SETTINGS if arm in self.arms}
+        grid = itertools.product(self.seeds_in_other_settings, SETTINGS, rates)
+        return [Run(task, arm, rates[arm], seed, setting) for seed, setting, arm in grid if setting != USUAL]
 
     def best_learning_rate(self, task: str, arm: str) -> float:
         return max(LEARNING_RATES[task], key=lambda rate: self.tuning_accuracy(task, arm, rate))
@@ -82,8 +105,8 @@ QUICK = ["GRPO", "offset 0.5", "published"]
 
 def plan(results: Path, quick: bool) -> Plan:
     if quick:
-        return Plan(results, QUICK, 3, 20, range(1000, 1001), range(2))
-    return Plan(results, list(ARMS), STEPS, None, TUNING_SEEDS, FINAL_SEEDS)
+        return Plan(results, QUICK, 3, 20, range(1000, 1001), range(2), range(10, 11))
+    return Plan(results, list(ARMS), STEPS, None, TUNING_SEEDS, FINAL_SEEDS, SEEDS_IN_OTHER_SETTINGS)
 
 
 def checkpoint(task: str, plan: Plan) -> Policy:
@@ -104,7 +127,7 @@ def execute(job: tuple[Plan, Run]) -> Run:
     plan, run = job
     torch.set_num_threads(1)
     task, policy = TASKS[run.task], checkpoint(run.task, plan)
-    curve = reinforce(policy, task, ARMS[run.arm], run.learning_rate, run.seed, plan.steps)
+    curve = reinforce(policy, task, ARMS[run.arm], SETTINGS[run.setting], run.learning_rate, run.seed, plan.steps)
     rows = [*enumerate(curve), ("sampled", evaluate(policy, task)), ("greedy", evaluate(policy, task, greedy=True))]
     path = run.file(plan.results)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +153,10 @@ def execute_all(runs: list[Run], plan: Plan, processes: int) -> None:
     jobs = [(plan, run) for run in runs if not plan.is_done(run)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for done, run in enumerate(pool.imap_unordered(execute, jobs), start=1):
-            print(f"{done}/{len(jobs)} {run.task}, {run.arm}, {run.learning_rate:g}, seed {run.seed}", flush=True)
+            print(
+                f"{done}/{len(jobs)} {run.task}, {run.arm}, {run.learning_rate:g}, seed {run.seed}, {run.setting}",
+                flush=True,
+            )
 
 
 def stages(plan: Plan, tasks: list[str]) -> Iterator[list[Run]]:
@@ -138,6 +164,8 @@ def stages(plan: Plan, tasks: list[str]) -> Iterator[list[Run]]:
         checkpoint(task, plan)
         yield plan.tuning(task)
         yield plan.final(task)
+        if task == TASK_OF_OTHER_SETTINGS:
+            yield plan.other_settings()
 
 
 def main() -> None:

@@ -8,14 +8,25 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from scipy import stats
-from study import LEARNING_RATES, RESULTS, Plan, Run, curve, mean_accuracy, plan
+from study import (
+    CANDIDATE,
+    LEARNING_RATES,
+    RESULTS,
+    SETTINGS,
+    TASK_OF_OTHER_SETTINGS,
+    USUAL,
+    Plan,
+    Run,
+    curve,
+    mean_accuracy,
+    plan,
+)
 from tasks import TASKS
 
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
 OFFSETS = ("offset 0.2", "offset 0.5")
-CANDIDATE = "z, centred, offset 0.5"
 SHOWN = ["GRPO", "offset 0.5", "published", CANDIDATE, "oracle"]  # as curves
 
 
@@ -48,12 +59,12 @@ def final_runs(runs: list[Run], plan: Plan) -> FinalRuns:
     )
 
 
-def final_runs_of_arms(task: str, plan: Plan) -> dict[str, FinalRuns]:
-    runs = plan.final(task)
-    arms = {arm: final_runs([run for run in runs if run.arm == arm], plan) for arm in plan.arms}
+def final_runs_of_arms(runs: list[Run], plan: Plan) -> dict[str, FinalRuns]:
+    names = dict.fromkeys(run.arm for run in runs)
+    arms = {name: final_runs([run for run in runs if run.arm == name], plan) for name in names}
     first = {name: arm.curves[:, 0].tolist() for name, arm in arms.items()}
-    if any(accuracies != first[plan.arms[0]] for accuracies in first.values()):
-        raise ValueError(f"The arms of {task} do not start alike, so they cannot be paired: {first}.")
+    if any(accuracies != first["GRPO"] for accuracies in first.values()):
+        raise ValueError(f"The arms of {runs[0].task} do not start alike, so they cannot be paired: {first}.")
     return arms
 
 
@@ -150,6 +161,36 @@ def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def settings_table(plan: Plan) -> Iterator[str]:
+    """The candidate in other settings than the usual one; accuracy over the curve."""
+    names = [name for name in SETTINGS if name != USUAL]
+    runs = plan.other_settings()
+    arms = [final_runs_of_arms([run for run in runs if run.setting == name], plan) for name in names]
+    columns = [[f"{found['GRPO'].accuracy.mean():.3f}" for found in arms]]
+    for control in ("GRPO", "offset 0.5"):
+        differences = [difference(found[CANDIDATE].accuracy, found[control].accuracy) for found in arms]
+        seeds = len(plan.seeds_in_other_settings)
+        columns.append([f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{seeds} | {d.p:.2g}" for d in differences])
+        columns.append([f"{p:.2g}" for p in holm([d.p for d in differences])])
+    heads = "| to GRPO | better | p | p, corrected | to offset 0.5 | better | p | p, corrected |"
+    yield f"| {TASK_OF_OTHER_SETTINGS}, candidate | GRPO {heads}"
+    yield "|---|---|" + "---|" * 8
+    for row in zip(names, *columns, strict=True):
+        yield f"| {' | '.join(row)} |"
+
+
+def tables(task: str, arms: dict[str, FinalRuns], plan: Plan) -> Iterator[str]:
+    """Lines, with an empty one before each table."""
+    has_candidate = CANDIDATE in arms
+    yield from ["", *measures_table(arms)]
+    if has_candidate:
+        yield from ["", *questions_table(arms)]
+    yield from ["", *differences_table(arms, ["GRPO", better_offset(task, plan)])]
+    yield from ["", *end_table(arms, "GRPO")]
+    if has_candidate and task == TASK_OF_OTHER_SETTINGS:
+        yield from ["", *settings_table(plan)]
+
+
 def plot_curves(task: str, arms: dict[str, FinalRuns], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for name in (name for name in SHOWN if name in arms):
@@ -195,16 +236,11 @@ def main() -> None:
     the_plan = plan(arguments.results, arguments.quick)
     for task in arguments.tasks:
         try:
-            arms = final_runs_of_arms(task, the_plan)
+            arms = final_runs_of_arms(the_plan.final(task), the_plan)
+            lines = list(tables(task, arms, the_plan))
         except FileNotFoundError as error:
             parser.exit(1, f"{error.filename} is not there yet: study.py makes it.\n")
-        tables = [measures_table(arms)]
-        if not arguments.quick:
-            tables.append(questions_table(arms))
-        tables += [differences_table(arms, ["GRPO", better_offset(task, the_plan)]), end_table(arms, "GRPO")]
-        print(f"\n### {task}")
-        for table in tables:
-            print("", *table, sep="\n")
+        print(f"\n### {task}", *lines, sep="\n")
         if arguments.figures:
             plot_curves(task, arms, arguments.figures / f"{task}_curves.svg")
             plot_differences(task, arms, arguments.figures / f"{task}_differences.svg")
