@@ -267,6 +267,9 @@ def test_missing_columns(tmp_path):
     np.savez(tmp_path / "a.npz", responses=np.zeros((1, 1)), uid=np.zeros(1), response_mask=np.ones((1, 1)))
     with pytest.raises(FormatError, match="has no column correct or is_correct or acc or rewards or score"):
         groups(tmp_path / "a.npz")
+    save(tmp_path, {name: values for name, values in IDS.items() if name != "response_mask"})
+    with pytest.raises(FormatError, match="has no column response_mask"):  # or padding would count as tokens
+        groups(tmp_path / "step_12.npz")
     np.savez(tmp_path / "a.npz", rewards=np.zeros(1))
     with pytest.raises(FormatError, match=r"has no column uid. It has \['rewards'\]"):
         groups(tmp_path / "a.npz")

@@ -117,6 +117,8 @@ def _is_correct(columns: Columns, row: int, labels: Labels) -> bool:
 
 def _mask(columns: Columns, row: int, ids: np.ndarray) -> np.ndarray:
     if "response_mask" not in columns:
+        if isinstance(columns["responses"], np.ndarray):  # [B, T]: the shorter ones are padded
+            raise KeyError("response_mask")
         return np.ones(ids.shape, dtype=bool)
     mask = _of_row(columns, "response_mask", row, "biuf")
     if mask.shape != ids.shape or not np.isin(mask, (0, 1)).all():
