@@ -1,4 +1,4 @@
-# Needs Python 3.11 and network. Elsewhere than here: make PYTHON=/path/to/python3.11
+# Needs Python 3.11 and network. Under another name: make PYTHON=/path/to/python3.11
 PYTHON ?= python3.11
 BIN = .venv/bin
 CHECK_PYTHON = $(PYTHON) -c 'import sys; assert sys.version_info[:2] == (3, 11)' || \

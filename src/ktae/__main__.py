@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("operands", nargs="*", metavar="key=value", help="the Hydra overrides of your run")
-    parser.add_argument("--config-dir", "-cd", "--config-path", "-cp", help="as for veRL")
+    parser.add_argument("--config-dir", "-cd", "--config-path", "-cp", help="directory of your configuration")
     parser.add_argument("--config-name", "-cn", default="ppo_trainer", help="as for veRL")
     parser.add_argument("--ray", action="store_true", help="look into a Ray worker too (RAY_ADDRESS, or a new cluster)")
     parser.set_defaults(run=_doctor)

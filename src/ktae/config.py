@@ -49,7 +49,8 @@ class KTAEConfig:
 
     Raises:
         ValueError: a weight, `scale` or `epsilon` is negative or not finite, fisher_weight and
-            information_gain_weight are both 0, the threshold is NaN, or the preset is unknown.
+            information_gain_weight are both 0, the offset is not finite, the threshold is NaN, the ignored ids are no
+            tuple of integers, the preset is unknown, or a weight of `calibrated` is not 1.
 
     Source:
         Sun et al., "KTAE: A Model-Free Algorithm to Key-Tokens Advantage Estimation in Mathematical Reasoning",
