@@ -71,11 +71,12 @@ class Plan(NamedTuple):
         return [Run(task, arm, rates[arm], seed) for seed, arm in itertools.product(self.final_seeds, self.arms)]
 
     def other_settings(self) -> list[Run]:
-        """With the learning rates of the usual setting."""
-        task = TASK_OF_OTHER_SETTINGS
-        rates = {arm: self.best_learning_rate(task, arm) for arm in ARMS_IN_OTHER_SETTINGS if arm in self.arms}
-        grid = itertools.product(self.seeds_in_other_settings, SETTINGS, rates)
-        return [Run(task, arm, rates[arm], seed, setting) for seed, setting, arm in grid if setting != USUAL]
+        """Each arm with the learning rates that are the best of one of them in the usual setting."""
+        task, arms = TASK_OF_OTHER_SETTINGS, [arm for arm in ARMS_IN_OTHER_SETTINGS if arm in self.arms]
+        rates = sorted({self.best_learning_rate(task, arm) for arm in arms})
+        settings = [setting for setting in SETTINGS if setting != USUAL]
+        grid = itertools.product(self.seeds_in_other_settings, settings, rates, arms)
+        return [Run(task, arm, rate, seed, setting) for seed, setting, rate, arm in grid]
 
     def best_learning_rate(self, task: str, arm: str) -> float:
         return max(LEARNING_RATES[task], key=lambda rate: self.tuning_accuracy(task, arm, rate))

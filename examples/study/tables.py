@@ -14,7 +14,6 @@ from study import (
     RESULTS,
     SETTINGS,
     TASK_OF_OTHER_SETTINGS,
-    USUAL,
     Plan,
     Run,
     curve,
@@ -162,10 +161,13 @@ def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
 
 
 def settings_table(plan: Plan) -> Iterator[str]:
-    """The candidate in other settings than the usual one; accuracy over the curve."""
-    names = [name for name in SETTINGS if name != USUAL]
+    """The candidate in other settings than the usual one, all arms with the same learning rate; accuracy over the curve."""
     runs = plan.other_settings()
-    arms = [final_runs_of_arms([run for run in runs if run.setting == name], plan) for name in names]
+    rows = sorted(
+        {(run.setting, run.learning_rate) for run in runs}, key=lambda row: (list(SETTINGS).index(row[0]), row[1])
+    )
+    arms = [final_runs_of_arms([run for run in runs if (run.setting, run.learning_rate) == row], plan) for row in rows]
+    names = [f"{setting} | {rate:g}" for setting, rate in rows]
     columns = [[f"{found['GRPO'].accuracy.mean():.3f}" for found in arms]]
     for control in ("GRPO", "offset 0.5"):
         differences = [difference(found[CANDIDATE].accuracy, found[control].accuracy) for found in arms]
@@ -173,8 +175,8 @@ def settings_table(plan: Plan) -> Iterator[str]:
         columns.append([f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{seeds} | {d.p:.2g}" for d in differences])
         columns.append([f"{p:.2g}" for p in holm([d.p for d in differences])])
     heads = "| to GRPO | better | p | p, corrected | to offset 0.5 | better | p | p, corrected |"
-    yield f"| {TASK_OF_OTHER_SETTINGS}, candidate | GRPO {heads}"
-    yield "|---|---|" + "---|" * 8
+    yield f"| {TASK_OF_OTHER_SETTINGS}, candidate | learning rate | GRPO {heads}"
+    yield "|---|---|---|" + "---|" * 8
     for row in zip(names, *columns, strict=True):
         yield f"| {' | '.join(row)} |"
 
