@@ -25,6 +25,7 @@ LEARNING_RATES = {"chain": (5e-4, 7e-4, 1e-3, 1.4e-3), "story": (3e-4, 4.2e-4, 6
 TUNING_SEEDS, FINAL_SEEDS = range(1000, 1002), range(10)
 STEPS = 100
 CANDIDATE = "z, centred, offset 0.5"
+OFFSETS = ("offset 0.2", "offset 0.5")
 
 USUAL = "groups of 16"
 SETTINGS = {
@@ -69,6 +70,13 @@ class Plan(NamedTuple):
         """With the learning rate of each arm that did best in tuning."""
         rates = {arm: self.best_learning_rate(task, arm) for arm in self.arms}
         return [Run(task, arm, rates[arm], seed) for seed, arm in itertools.product(self.final_seeds, self.arms)]
+
+    def constants(self, task: str) -> list[Run]:
+        """Those with the candidate's learning rate."""
+        if CANDIDATE not in self.arms:
+            return []
+        rate = self.best_learning_rate(task, CANDIDATE)
+        return [Run(task, arm, rate, seed) for seed, arm in itertools.product(self.final_seeds, OFFSETS)]
 
     def other_settings(self) -> list[Run]:
         """Each arm with the learning rates that are the best of one of them in the usual setting."""
@@ -165,6 +173,7 @@ def stages(plan: Plan, tasks: list[str]) -> Iterator[list[Run]]:
         checkpoint(task, plan)
         yield plan.tuning(task)
         yield plan.final(task)
+        yield plan.constants(task)
         if task == TASK_OF_OTHER_SETTINGS:
             yield plan.other_settings()
 

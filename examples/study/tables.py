@@ -11,8 +11,8 @@ from scipy import stats
 from study import (
     CANDIDATE,
     LEARNING_RATES,
+    OFFSETS,
     RESULTS,
-    SETTINGS,
     TASK_OF_OTHER_SETTINGS,
     Plan,
     Run,
@@ -25,7 +25,6 @@ from tasks import TASKS
 matplotlib.use("svg")
 from matplotlib import pyplot as plt
 
-OFFSETS = ("offset 0.2", "offset 0.5")
 SHOWN = ["GRPO", "offset 0.5", "published", CANDIDATE, "oracle"]  # as curves
 
 
@@ -62,7 +61,7 @@ def final_runs_of_arms(runs: list[Run], plan: Plan) -> dict[str, FinalRuns]:
     names = dict.fromkeys(run.arm for run in runs)
     arms = {name: final_runs([run for run in runs if run.arm == name], plan) for name in names}
     first = {name: arm.curves[:, 0].tolist() for name, arm in arms.items()}
-    if any(accuracies != first["GRPO"] for accuracies in first.values()):
+    if len({tuple(accuracies) for accuracies in first.values()}) > 1:
         raise ValueError(f"The arms of {runs[0].task} do not start alike, so they cannot be paired: {first}.")
     return arms
 
@@ -129,8 +128,8 @@ def differences_table(arms: dict[str, FinalRuns], controls: list[str]) -> Iterat
         yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
 
 
-def questions_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
-    """The protocol's questions about the candidate, and what is left of the second one when the offset is matched."""
+def questions_table(arms: dict[str, FinalRuns], constants: dict[str, FinalRuns]) -> Iterator[str]:
+    """The protocol's questions about the candidate, and what is left of them when the offset or the rate is matched."""
     yield "| accuracy over the curve | difference | better | p | p, corrected |"
     yield "|---|---|---|---|---|"
     candidate, grpo, oracle = (arms[name].accuracy for name in (CANDIDATE, "GRPO", "oracle"))
@@ -146,6 +145,13 @@ def questions_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
         f"GRPO, of which the constant alone {(constant - grpo.mean()) / (oracle - grpo).mean():.2f}; "
         f"{(candidate.mean() - constant) / (bound - constant):.2f} from offset 0.5 to the oracle with that offset."
     )
+    yield "All with the learning rate of the candidate:"
+    for name, constant in constants.items():
+        d = difference(candidate, constant.accuracy)
+        better = f"better in {d.better}/{len(grpo)}"
+        yield f"candidate - {name} {d.mean:+.4f} ± {d.half_width:.4f} (p = {d.p:.2g}, {better});"
+        d = difference(constant.accuracy, grpo)
+        yield f"{name} - GRPO {d.mean:+.4f} ± {d.half_width:.4f} (p = {d.p:.2g}, better in {d.better}/{len(grpo)})."
 
 
 def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
@@ -161,11 +167,9 @@ def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
 
 
 def settings_table(plan: Plan) -> Iterator[str]:
-    """The candidate in other settings than the usual one, all arms with the same learning rate; accuracy over the curve."""
+    """Accuracy over the curve in other settings than the usual one, all arms with the same learning rate."""
     runs = plan.other_settings()
-    rows = sorted(
-        {(run.setting, run.learning_rate) for run in runs}, key=lambda row: (list(SETTINGS).index(row[0]), row[1])
-    )
+    rows = list(dict.fromkeys((run.setting, run.learning_rate) for run in runs))
     arms = [final_runs_of_arms([run for run in runs if (run.setting, run.learning_rate) == row], plan) for row in rows]
     names = [f"{setting} | {rate:g}" for setting, rate in rows]
     columns = [[f"{found['GRPO'].accuracy.mean():.3f}" for found in arms]]
@@ -186,7 +190,7 @@ def tables(task: str, arms: dict[str, FinalRuns], plan: Plan) -> Iterator[str]:
     has_candidate = CANDIDATE in arms
     yield from ["", *measures_table(arms)]
     if has_candidate:
-        yield from ["", *questions_table(arms)]
+        yield from ["", *questions_table(arms, final_runs_of_arms(plan.constants(task), plan))]
     yield from ["", *differences_table(arms, ["GRPO", better_offset(task, plan)])]
     yield from ["", *end_table(arms, "GRPO")]
     if has_candidate and task == TASK_OF_OTHER_SETTINGS:

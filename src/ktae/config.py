@@ -27,8 +27,8 @@ class KTAEConfig:
     scale           1: values in (-1, 1)                               1/2: sigmoid - 1/2, values in (-1/2, 1/2)
     ==============  =================================================  ==============================================
 
-    `calibrated` is neither: an estimator of this library's own, from the study in docs/results.md. A token's value in a
-    rollout is :math:`\tanh(z/2)` times the scale, z from the *other* rollouts of the group alone
+    `calibrated` is neither: an experimental estimator of this library's own, from the study in docs/results.md. A
+    token's value in a rollout is :math:`\tanh(z/2)` times the scale, z from the *other* rollouts of the group alone
     (:func:`ktae.association.hypergeometric_z`), shifted to a mean of 1/2 in each group with both outcomes.
 
     Args:
