@@ -274,7 +274,7 @@ def test_the_page_has_the_tables_of_the_runs():
     printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     page = (STUDY.parents[1] / "docs" / "results.md").read_text()
     tables = printed.strip().split("\n\n")
-    assert len(tables) == 13  # chain 7 with its head, story 6
+    assert len(tables) == 15  # chain 8 with its head, story 7
     for table in tables:
         assert table in page
 

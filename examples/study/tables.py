@@ -128,8 +128,8 @@ def differences_table(arms: dict[str, FinalRuns], controls: list[str]) -> Iterat
         yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
 
 
-def questions_table(arms: dict[str, FinalRuns], constants: dict[str, FinalRuns]) -> Iterator[str]:
-    """The protocol's questions about the candidate, and what is left of them when the offset or the rate is matched."""
+def questions_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
+    """The protocol's questions about the candidate, and what is left of the second one when the offset is matched."""
     yield "| accuracy over the curve | difference | better | p | p, corrected |"
     yield "|---|---|---|---|---|"
     candidate, grpo, oracle = (arms[name].accuracy for name in (CANDIDATE, "GRPO", "oracle"))
@@ -145,13 +145,19 @@ def questions_table(arms: dict[str, FinalRuns], constants: dict[str, FinalRuns])
         f"GRPO, of which the constant alone {(constant - grpo.mean()) / (oracle - grpo).mean():.2f}; "
         f"{(candidate.mean() - constant) / (bound - constant):.2f} from offset 0.5 to the oracle with that offset."
     )
-    yield "All with the learning rate of the candidate:"
+
+
+def constants_table(arms: dict[str, FinalRuns], constants: dict[str, FinalRuns]) -> Iterator[str]:
+    """What is left of the candidate's lead when the constants have its learning rate."""
+    candidate, grpo = arms[CANDIDATE], arms["GRPO"]
+    rate = f"learning rate {candidate.learning_rate:g}"
+    yield f"| {rate} | constant - GRPO | better | p | candidate - constant | better | p |"
+    yield "|---|---|---|---|---|---|---|"
     for name, constant in constants.items():
-        d = difference(candidate, constant.accuracy)
-        better = f"better in {d.better}/{len(grpo)}"
-        yield f"candidate - {name} {d.mean:+.4f} ± {d.half_width:.4f} (p = {d.p:.2g}, {better});"
-        d = difference(constant.accuracy, grpo)
-        yield f"{name} - GRPO {d.mean:+.4f} ± {d.half_width:.4f} (p = {d.p:.2g}, better in {d.better}/{len(grpo)})."
+        pairs = (constant, grpo), (candidate, constant)
+        found = [difference(a.accuracy, b.accuracy) for a, b in pairs]
+        cells = (f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(grpo.accuracy)} | {d.p:.2g}" for d in found)
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def end_table(arms: dict[str, FinalRuns], control: str) -> Iterator[str]:
@@ -190,7 +196,8 @@ def tables(task: str, arms: dict[str, FinalRuns], plan: Plan) -> Iterator[str]:
     has_candidate = CANDIDATE in arms
     yield from ["", *measures_table(arms)]
     if has_candidate:
-        yield from ["", *questions_table(arms, final_runs_of_arms(plan.constants(task), plan))]
+        yield from ["", *questions_table(arms)]
+        yield from ["", *constants_table(arms, final_runs_of_arms(plan.constants(task), plan))]
     yield from ["", *differences_table(arms, ["GRPO", better_offset(task, plan)])]
     yield from ["", *end_table(arms, "GRPO")]
     if has_candidate and task == TASK_OF_OTHER_SETTINGS:
