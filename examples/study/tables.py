@@ -70,13 +70,17 @@ class Difference(NamedTuple):
     mean: float
     half_width: float  # of the 95 % interval
     p: float
-    better: int  # seeds
+    better: int  # of the seeds
+    seeds: int
+
+    def cells(self) -> str:
+        return f"{self.mean:+.4f} ± {self.half_width:.4f} | {self.better}/{self.seeds} | {self.p:.2g}"
 
 
 def difference(a: np.ndarray, b: np.ndarray) -> Difference:
     """a - b, paired."""
     d = a - b
-    return Difference(d.mean(), half_width(d), float(stats.ttest_rel(a, b).pvalue), int((d > 0).sum()))
+    return Difference(d.mean(), half_width(d), float(stats.ttest_rel(a, b).pvalue), int((d > 0).sum()), len(d))
 
 
 def half_width(values: np.ndarray) -> float:
@@ -117,13 +121,7 @@ def differences_table(arms: dict[str, FinalRuns], controls: list[str]) -> Iterat
         others = [name for name in arms if name != control]
         found = [difference(arms[name].accuracy, arms[control].accuracy) for name in others]
         corrected = holm([d.p for d in found])
-        columns.append(
-            {
-                name: f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(arms[name].accuracy)} | "
-                f"{d.p:.2g} | {p:.2g}"
-                for name, d, p in zip(others, found, corrected, strict=True)
-            }
-        )
+        columns.append({name: f"{d.cells()} | {p:.2g}" for name, d, p in zip(others, found, corrected, strict=True)})
     for name in arms:
         yield f"| {name} | " + " | ".join(column.get(name, " | | |") for column in columns) + " |"
 
@@ -137,7 +135,7 @@ def questions_table(arms: dict[str, FinalRuns]) -> Iterator[str]:
     questions["candidate - (GRPO + a third of the gap to the oracle)"] = (candidate, grpo + (oracle - grpo) / 3)
     found = [difference(*pair) for pair in questions.values()]
     for question, d, p in zip(questions, found, holm([d.p for d in found]), strict=True):
-        yield f"| {question} | {d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(grpo)} | {d.p:.2g} | {p:.2g} |"
+        yield f"| {question} | {d.cells()} | {p:.2g} |"
     constant, bound = (arms[name].accuracy.mean() for name in ("offset 0.5", "oracle, centred, offset 0.5"))
     yield ""
     yield (
@@ -155,8 +153,7 @@ def constants_table(arms: dict[str, FinalRuns], constants: dict[str, FinalRuns])
     yield "|---|---|---|---|---|---|---|"
     for name, constant in constants.items():
         pairs = (constant, grpo), (candidate, constant)
-        found = [difference(a.accuracy, b.accuracy) for a, b in pairs]
-        cells = (f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{len(grpo.accuracy)} | {d.p:.2g}" for d in found)
+        cells = (difference(a.accuracy, b.accuracy).cells() for a, b in pairs)
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -181,8 +178,7 @@ def settings_table(plan: Plan) -> Iterator[str]:
     columns = [[f"{found['GRPO'].accuracy.mean():.3f}" for found in arms]]
     for control in ("GRPO", "offset 0.5"):
         differences = [difference(found[CANDIDATE].accuracy, found[control].accuracy) for found in arms]
-        seeds = len(plan.seeds_in_other_settings)
-        columns.append([f"{d.mean:+.4f} ± {d.half_width:.4f} | {d.better}/{seeds} | {d.p:.2g}" for d in differences])
+        columns.append([d.cells() for d in differences])
         columns.append([f"{p:.2g}" for p in holm([d.p for d in differences])])
     heads = "| to GRPO | better | p | p, corrected | to offset 0.5 | better | p | p, corrected |"
     yield f"| {TASK_OF_OTHER_SETTINGS}, candidate | learning rate | GRPO {heads}"
